@@ -6,6 +6,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <optional>
 #include <thread>
 
 #include "command.h"
@@ -80,7 +81,11 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   }
   if (leads && !devices.notice.empty() && !command.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());
 
+  std::optional<dp::TrainerCallbacks> console =
+      dp::console_callbacks({.quiet = command.quiet || command.print_plan || !leads, .progress = !command.no_progress});
+  console->on_work({"Reading images"});
   const dp::DatasetPair data = open_images(command, options.dataset_name);
+  console->on_work({"Reading images", 1, 1});
   if (leads && !command.quiet && !command.print_plan) std::printf("%s\n", dp::describe_data(data).c_str());
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
   const OutputFolder folder = leads ? output_folder(command) : OutputFolder("");
@@ -89,14 +94,15 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   if (!command.evaluate && !command.print_plan) dp::require_memory(model, data, options);
   options.stop = &signals.received;
   options.unsaved = &signals.unsaved;
+  console->on_work({"Planning layers"});
   dp::Trainer trainer(model, data, options);
+  console->on_work({"Planning layers", 1, 1});
   if (command.print_plan) {
     if (leads) std::printf("%s", trainer.net().describe_plan(options.batch_size).c_str());
     return code_of(signals);
   }
-  const dp::TrainerCallbacks console =
-      dp::console_callbacks({.quiet = command.quiet, .progress = !command.no_progress});
-  const dp::RunSummary summary = command.evaluate ? trainer.evaluate(console) : trainer.run(console);
+  const dp::RunSummary summary = command.evaluate ? trainer.evaluate(*console) : trainer.run(*console);
+  console.reset();  // ends an open progress line
   if (leads) dp::print_summary(summary);
   try {
     if (leads) dp::flush_stdout();

@@ -54,6 +54,9 @@ class ImageFolder final : public Dataset {
   std::int32_t label(std::int64_t index) const override { return list_.labels[static_cast<std::size_t>(index)]; }
   Augmentation augmentation() const override { return {.flip = true}; }
   bool varies() const override { return true; }
+  std::vector<std::pair<std::string, std::int64_t>> passed_over() const override {
+    return {list_.passed_over.begin(), list_.passed_over.end()};
+  }
 
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
     thread_local Workplace mine;

@@ -27,11 +27,12 @@ std::vector<std::string> names_in(const fs::path& folder, const Wanted& wanted) 
   return names;
 }
 
-bool is_image(const fs::directory_entry& entry) {
+// In lower case: ".jpg".
+std::string ending_of(const fs::directory_entry& entry) {
   std::string ending = entry.path().extension().string();
   for (char& letter : ending)
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  return ending == ".jpg" || ending == ".jpeg" || ending == ".png";
+  return ending;
 }
 
 bool is_folder(const fs::directory_entry& entry) {
@@ -58,7 +59,12 @@ ImageList list_images(const std::string& folder, const std::vector<std::string>*
     if (known == list.classes.end() || *known != name)
       throw unusable(folder + "/" + name,
                      "a class that the training images do not have; give it some, or remove this folder");
-    const std::vector<std::string> images = names_in(fs::path(folder) / name, is_image);
+    const std::vector<std::string> images = names_in(fs::path(folder) / name, [&](const fs::directory_entry& entry) {
+      const std::string ending = ending_of(entry);
+      if (ending == ".jpg" || ending == ".jpeg" || ending == ".png") return true;
+      ++list.passed_over[is_folder(entry) ? "folders" : ending.empty() ? "without an ending" : ending];
+      return false;
+    });
     if (images.empty() && !classes)
       throw unusable(folder + "/" + name,
                      "a class without images (.jpg, .jpeg or .png); add some, or remove this folder");

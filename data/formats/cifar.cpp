@@ -1,8 +1,10 @@
 #include "data/formats/cifar.h"
 
+#include <array>
 #include <utility>
 #include <vector>
 
+#include "data/formats/file_kind.h"
 #include "data/memory_dataset.h"
 
 namespace dp {
@@ -24,10 +26,16 @@ struct Layout {
   std::string rule;
 };
 
-void check_size(const ByteReader& file, const Layout& layout) {
+void check_size(ByteReader& file, const Layout& layout) {
   const std::uint64_t size = file.size().value_or(layout.file_bytes);
+  if (size == layout.file_bytes) return;
+  std::array<std::uint8_t, kRecognisedBytes> begin{};
+  const std::size_t got = file.read(begin);
+  file.rewind();
+  if (const std::string kind = recognised(std::span(begin).first(got)); !kind.empty())
+    throw damaged(file.name(), 0, "it is " + kind + "; " + layout.rule);
   if (size < layout.file_bytes) throw damaged(file.name(), size, layout.rule + ", and the file ends here");
-  if (size > layout.file_bytes) throw damaged(file.name(), layout.file_bytes, layout.rule + ", and more follow");
+  throw damaged(file.name(), layout.file_bytes, layout.rule + ", and more follow");
 }
 
 void read_file(ByteReader& file, const CifarFormat& format, const Layout& layout, std::vector<std::uint8_t>& pixels,
@@ -52,7 +60,7 @@ void read_file(ByteReader& file, const CifarFormat& format, const Layout& layout
 std::shared_ptr<const Dataset> read_cifar(std::span<ByteReader* const> files, const CifarFormat& format,
                                           const Normalization& normalization, std::vector<std::string> names) {
   const Layout layout(format);
-  for (const ByteReader* file : files) check_size(*file, layout);
+  for (ByteReader* const file : files) check_size(*file, layout);
   const std::size_t total = files.size() * static_cast<std::size_t>(format.records);
   std::vector<std::uint8_t> pixels;
   std::vector<std::int32_t> labels;

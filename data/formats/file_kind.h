@@ -1,13 +1,16 @@
 // Recognises files that people give by mistake.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
 namespace dp {
 
-// Identifies a wrong file type by its first 16 bytes: "a zip archive, such as torch.save writes". Empty for any other.
+inline constexpr std::size_t kRecognisedBytes = 16;
+
+// Identifies a wrong file type by its first bytes, up to kRecognisedBytes: "a zip archive, such as torch.save writes". Empty for any other.
 std::string recognised(std::span<const std::uint8_t> begin);
 
 }  // namespace dp

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "data/formats/file_kind.h"
+
 namespace dp {
 
 Error undecodable(const std::string& name, const std::string& what) {
@@ -27,7 +29,9 @@ void decode_image(const std::string& name, std::span<const std::uint8_t> bytes, 
   };
   if (begins_with(kJpeg)) return decode_jpeg(name, bytes, image);
   if (begins_with(kPng)) return decode_png(name, bytes, image);
-  throw undecodable(name, bytes.empty() ? "the file is empty" : "neither JPEG nor PNG, by its first bytes");
+  if (bytes.empty()) throw undecodable(name, "the file is empty");
+  const std::string kind = recognised(bytes.first(std::min(bytes.size(), kRecognisedBytes)));
+  throw undecodable(name, kind.empty() ? "neither JPEG nor PNG, by its first bytes" : "it is " + kind);
 }
 
 }  // namespace dp

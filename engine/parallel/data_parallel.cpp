@@ -127,7 +127,7 @@ void DataParallel::State::require_two_values(std::int64_t rows, std::int64_t glo
   for (int micro = 0; micro < micro_batches && !(sync && ranks); ++micro) {
     const std::int64_t own = engine::shard_of(rows, micro, micro_batches, Split::balanced).size();
     for (int part = 0; part < parts; ++part)
-      single = single || engine::shard_of(own, part, parts, setup.options.split).size() == 1;
+      single = single || (parts == 1 ? own : setup.rows_of_shard(own, part).size()) == 1;
   }
   if (!single) return;
   const std::string what =

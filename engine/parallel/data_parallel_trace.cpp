@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "dp/error.h"
 #include "dp/process_group.h"
@@ -10,6 +11,7 @@
 #include "engine/observe/trace_text.h"
 #include "engine/parallel/data_parallel_state.h"
 #include "engine/parallel/layer_times.h"
+#include "engine/plan/op_work.h"
 
 namespace dp {
 namespace {
@@ -121,6 +123,26 @@ std::vector<LayerTime> DataParallel::layer_times() {
   kernels::Rates rates;
   s.team.on_first([&](engine::Replica& replica, engine::GradientSync&) { rates = replica.context().rates(); });
   return engine::layer_times(*s.team.replicas.front(), *s.team.tracers.front(), rates);
+}
+
+double DataParallel::step_floor(std::int64_t batch) const {
+  State& s = *state_;
+  const engine::ModelSetup& setup = s.setup;
+  std::vector<double> seconds(s.team.replicas.size());
+  s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
+    std::optional<kernels::Rates> rates;
+    double& sum = seconds[s.team.local(replica)];
+    for (int micro = 0; micro < setup.options.grad_accum_steps; ++micro)
+      for (int shard = 0; shard < replica.local_shards(); ++shard) {
+        const std::int64_t rows = setup.rows_of(setup.micro_batch(batch, micro).size(), replica.rank(), shard).size();
+        const bool gathers = setup.options.loss == LossAt::gathered;
+        const engine::Plan* const plan =
+            rows > 0 ? replica.find_plan(setup.plan_options(rows, true, micro > 0, gathers)) : nullptr;
+        if (plan != nullptr && !rates) rates = replica.context().rates();
+        if (plan != nullptr) sum += engine::floor_of(*plan, *rates);
+      }
+  });
+  return *std::ranges::max_element(seconds);
 }
 
 }  // namespace dp

@@ -62,7 +62,7 @@ void GatheredLoss::gather_logits(Replica& replica, std::int64_t rows) {
   const std::size_t row = static_cast<std::size_t>(setup_.model.output().numel()) * setup_.element_bytes();
   for (int r = 0; r < setup_.size(); ++r)
     part_bytes_[rank][static_cast<std::size_t>(r)] =
-        static_cast<std::size_t>(shard_of(rows, r, setup_.size(), setup_.options.split).size()) * row;
+        static_cast<std::size_t>(setup_.rows_of_shard(rows, r).size()) * row;
   if (rank == 0) reserve(rows);
   team_.io_of(replica).gather(plan ? replica.at(plan->logits()) : nullptr, rank == 0 ? logits_->data() : nullptr,
                               part_bytes_[rank], 0, replica.compute());

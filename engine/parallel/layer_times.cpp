@@ -9,10 +9,6 @@
 namespace dp::engine {
 namespace {
 
-double floor_of(const OpWork& work, const kernels::Rates& rates) {
-  return rates.flops > 0 ? std::max(work.flops / rates.flops, work.bytes / rates.bytes) : 0;
-}
-
 // Total of all spans with one name in one step.
 struct Sum {
   double seconds = 0, floor = 0;

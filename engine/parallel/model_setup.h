@@ -54,7 +54,12 @@ struct ModelSetup {
   // The rows of a batch or micro-batch that belong to shard `shard` of replica `rank`.
   kernels::Range rows_of(std::int64_t batch, int rank, int shard) const {
     if (options.process_group) return {0, batch};
-    return shard_of(batch, rank * local_shards() + shard, shards(), options.split);
+    return rows_of_shard(batch, rank * local_shards() + shard);
+  }
+  // The same for a shard counted over all replicas of one process.
+  kernels::Range rows_of_shard(std::int64_t batch, int shard) const {
+    return options.split_weights.empty() ? shard_of(batch, shard, shards(), options.split)
+                                         : shard_of(batch, shard, options.split_weights);
   }
   // The rows of micro-batch `micro` of a step.
   kernels::Range micro_batch(std::int64_t rows, int micro) const {

@@ -117,8 +117,6 @@ void add_reduction(Table& table) {
             "communicator: auto, host (CPU), p2p (GPUs of one process), nccl (distinct GPUs), mpi (CPU, with ddp)");
   table.add("loss", accepts::one_of({"local", "gathered"}), &Options::loss,
             "where the loss is computed: local (on each replica), gathered (on the master)");
-  table.add("split", accepts::one_of({"balanced", "chunk"}), &Options::split,
-            "shard sizes: balanced, or chunk (as torch.chunk)");
   table
       .add(
           "bucket-mb", accepts::positive(1e9), "size of a gradient bucket in MiB",

@@ -7,6 +7,7 @@
 
 #include "dp/default_devices.h"
 #include "dp/error.h"
+#include "engine/base/split.h"
 #include "engine/parallel/parallel_option_table.h"
 #include "engine/process_group/process_group_state.h"
 #include "kernels/host/cores.h"
@@ -74,6 +75,8 @@ std::string resolve_ranks(DataParallelOptions& o) {
     refuse("ranks reduce their gradients with all_reduce; the other modes require one process");
   if (o.loss == LossAt::gathered) refuse("ranks compute their own losses; choose loss local");
   if (o.logical_shards > 0) refuse("--logical-shards requires one process (--engine dp)");
+  if (!o.split_weights.empty())
+    refuse("--split with weights requires one process (--engine dp): ranks have shards of equal size");
   o.reduce = Reduce::all_reduce;
   if (o.threads_per_replica == 0)
     o.threads_per_replica =
@@ -87,6 +90,23 @@ void check_rounded_sums(const DataParallelOptions& o) {
     refuse("--reduce-dtype bfloat16: reference devices reduce in float64; remove the flag");
   if (o.comm == Comm::mpi)
     refuse("--reduce-dtype bfloat16 is not available with --comm mpi: use float32, or --comm host on one host");
+}
+
+}  // namespace
+
+namespace {
+
+void check_split_weights(const DataParallelOptions& o) {
+  if (o.split_weights.empty()) return;
+  const std::string given = "--split " + engine::split_text(o);
+  if (o.split_weights.size() != o.devices.size())
+    refuse(fmt::format("{} has {} weights for {} replicas; give one weight per replica, or --split balanced", given,
+                       o.split_weights.size(), o.devices.size()));
+  for (const int weight : o.split_weights)
+    if (weight < 1 || weight > engine::kMostSplitWeight)
+      refuse(fmt::format("{}: weights are whole numbers from 1 to {}", given, engine::kMostSplitWeight));
+  if (o.split == Split::chunk) refuse(given + " excludes Split::chunk");
+  if (o.logical_shards > 0) refuse(given + " excludes --logical-shards, whose shards have equal sizes");
 }
 
 }  // namespace
@@ -112,6 +132,7 @@ ResolvedOptions resolved(DataParallelOptions o) {
         "off by one below 1");
   if (!o.timeout_seconds) o.timeout_seconds = o.devices.front().kind == DeviceKind::cuda ? kGpuTimeout : 0;
   if (o.trace_first < 0 || o.trace_steps < 0) refuse("trace_first and trace_steps must not be negative");
+  check_split_weights(o);
   if (o.logical_shards > 0) {
     if (o.logical_shards % static_cast<int>(o.devices.size()) != 0)
       refuse(fmt::format("--logical-shards {} is not a multiple of the {} replicas; use a multiple of {}",

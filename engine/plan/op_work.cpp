@@ -1,5 +1,6 @@
 #include "engine/plan/op_work.h"
 
+#include <algorithm>
 #include <optional>
 
 #include "dp/shape.h"
@@ -105,6 +106,17 @@ double plain_bytes(const PlanStep& step) {
 }
 
 }  // namespace
+
+double floor_of(const OpWork& work, const kernels::Rates& rates) {
+  return rates.flops > 0 ? std::max(work.flops / rates.flops, work.bytes / rates.bytes) : 0;
+}
+
+double floor_of(const Plan& plan, const kernels::Rates& rates) {
+  double seconds = 0;
+  for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
+    for (const PlanStep& step : *stage) seconds += floor_of(work_of(step), rates);
+  return seconds;
+}
 
 OpWork work_of(const PlanStep& step) {
   OpWork work;

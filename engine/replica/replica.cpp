@@ -121,14 +121,18 @@ const Plan& Replica::plan(const PlanOptions& options) {
   return plan;
 }
 
-const Plan& Replica::planned(const PlanOptions& options) {
+const Plan* Replica::find_plan(const PlanOptions& options) const {
   const auto same = [&](const std::unique_ptr<Plan>& plan) {
     const PlanOptions& o = plan->options();
     return o.batch == options.batch && o.training == options.training && o.accumulate == options.accumulate &&
            o.dropout == options.dropout && o.norm == options.norm && o.joins_loss == options.joins_loss;
   };
   const auto known = std::find_if(plans_.begin(), plans_.end(), same);
-  if (known != plans_.end()) return **known;
+  return known != plans_.end() ? known->get() : nullptr;
+}
+
+const Plan& Replica::planned(const PlanOptions& options) {
+  if (const Plan* const known = find_plan(options)) return *known;
   progress_.advance();  // plan creation can take long: count it as progress
   plans_.push_back(std::make_unique<Plan>(model_, *context_, options, &table_, norms_));
   progress_.advance();

@@ -62,7 +62,8 @@ class Replica {
   const Plan& plan(const PlanOptions& options);
   // The same without reserving memory.
   const Plan& planned(const PlanOptions& options);
-  std::size_t arena_bytes_for(const Plan& plan) const;  // for all shards that run together
+  const Plan* find_plan(const PlanOptions& options) const;  // null if it was not created yet
+  std::size_t arena_bytes_for(const Plan& plan) const;      // for all shards that run together
   // Uploads the data set and allocates what a shard of `rows` rows needs, unless already done.
   void upload_images(const DeviceImages& images, std::int64_t rows);
   // Reserves staging memory for the upload of a shard of `rows` rows. `resident`: the device makes the images, so they

@@ -20,6 +20,12 @@ void require(bool good, const std::string& what) {
 void check_options(const Model& model, const DatasetPair& data, const TrainerOptions& options) {
   run_options().check(options);
   require(!options.profile || options.parallel.trace_steps > 0, "profile requires traced steps; set trace_steps");
+  require(
+      !options.measure_split || !(options.parallel.deterministic || options.parallel.logical_shards > 0),
+      "--split auto excludes --deterministic and --logical-shards: the shards would depend on timings; give weights "
+      "such as --split 3:1");
+  require(!options.measure_split || !options.parallel.process_group,
+          "--split auto requires one process (--engine dp): ranks have shards of equal size");
   engine::check(options.optimizer);
   require(std::ranges::is_sorted(options.schedule.milestones), "the milestones of the learning rate must ascend");
   require(data.train != nullptr && data.test != nullptr, "the trainer requires a training set and a test set");

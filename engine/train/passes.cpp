@@ -27,9 +27,14 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
   return report;
 }
 
-void prepare_batches(DataParallel& net, const Loader* train, const Loader& test, const Optimizer& optimizer) {
-  if (train == nullptr) return net.prepare({}, test.batch_sizes(), {}, test.resident());
-  net.prepare(train->batch_sizes(), test.batch_sizes(), train->resident(), test.resident(), optimizer);
+void prepare_batches(DataParallel& net, const Loader* train, const Loader& test, const Optimizer& optimizer,
+                     const OnWork& on_work) {
+  if (on_work) on_work({"Planning layers"});
+  if (train == nullptr)
+    net.prepare({}, test.batch_sizes(), {}, test.resident());
+  else
+    net.prepare(train->batch_sizes(), test.batch_sizes(), train->resident(), test.resident(), optimizer);
+  if (on_work) on_work({"Planning layers", 1, 1});
 }
 
 std::int64_t eval_batch_size(const TrainerOptions& options) { return std::max<std::int64_t>(options.batch_size, 128); }

@@ -16,8 +16,9 @@ using OnWork = std::function<void(const WorkReport&)>;
 std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop,
                                        const OnWork& on_work);
 
-// Allocates the memory for every batch size of a run, including short last batches.
-void prepare_batches(DataParallel& net, const Loader* train, const Loader& test, const Optimizer& optimizer);
+// Allocates the memory for every batch size of a run, including short last batches. `on_work` may be empty.
+void prepare_batches(DataParallel& net, const Loader* train, const Loader& test, const Optimizer& optimizer,
+                     const OnWork& on_work);
 
 std::int64_t eval_batch_size(const TrainerOptions& options);
 

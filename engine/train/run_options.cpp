@@ -6,6 +6,7 @@
 
 #include "dp/dataset.h"
 #include "dp/error.h"
+#include "engine/base/split.h"
 #include "engine/optimizer/optimizer_options.h"
 #include "engine/parallel/parallel_option_table.h"
 
@@ -47,6 +48,20 @@ void add_training(Table& table) {
       .unset_at_zero();
   table.include(engine::optimizer_options(), &Options::optimizer);
   table.include(engine::schedule_options(), &Options::schedule);
+}
+
+void add_split(Table& table) {
+  table.group("Data parallelism");
+  table.add(
+      "split", accepts::text("balanced, chunk, auto, or a weight for each replica"),
+      "shard sizes: balanced (equal), chunk (as torch.chunk), a weight for each replica such as 3:1, auto (by measured "
+      "speed)",
+      [](const Options& o) { return o.measure_split ? "auto" : engine::split_text(o.parallel); },
+      [](Options& o, const OptionValue& text) {
+        o.measure_split = std::get<std::string>(text) == "auto";
+        engine::read_split(o.measure_split ? "balanced" : std::get<std::string>(text), o.parallel);
+        return true;
+      });
 }
 
 void add_order(Table& table) {
@@ -145,6 +160,7 @@ Table make() {
   Table table;
   add_training(table);
   table.include(parallel_option_table(), &Options::parallel);
+  add_split(table);
   add_order(table);
   table.group("The run");
   add_evaluations(table);

@@ -37,6 +37,12 @@ void check_init(const TrainerOptions& options) {
     throw Error(ErrorCode::usage, "--init-partial requires --init FILE");
 }
 
+DataParallelOptions with_split(const Model& model, const TrainerOptions& options) {
+  DataParallelOptions parallel = options.parallel;
+  if (options.measure_split) parallel.split_weights = measure_split(model, parallel, options.batch_size);
+  return parallel;
+}
+
 }  // namespace
 
 struct Trainer::State {
@@ -46,7 +52,7 @@ struct Trainer::State {
   bool used = false;
 
   State(const Model& model, const DatasetPair& pair, const TrainerOptions& options_given)
-      : data(pair), given(options_given), options(options_given), net(model, options_given.parallel) {
+      : data(pair), given(options_given), options(options_given), net(model, with_split(model, options_given)) {
     options.parallel = net.options();
     if (!leads()) options.output_dir.clear(), options.summary_file.clear();
     if (options.workers == 0) options.workers = loader_threads(options.parallel);
@@ -165,7 +171,7 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   }
   start_from(state_->net, options, resumed, false, notice);
   Loader test = state_->test_loader();
-  prepare_batches(state_->net, nullptr, test, state_->options.optimizer);
+  prepare_batches(state_->net, nullptr, test, state_->options.optimizer, callbacks.on_work);
   if (callbacks.on_start) callbacks.on_start(state_->net, options);
   StopRequest stop(options.stop, options.parallel.process_group);
   auto report = evaluate_all(state_->net, test, options.dry_run ? 1 : 0, stop, callbacks.on_work);

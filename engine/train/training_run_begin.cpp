@@ -53,7 +53,7 @@ void TrainingRun::begin() {
         ErrorCode::usage,
         "'" + folder_.path() + "' already contains a run; continue with --resume auto, or choose another --output-dir");
   if (options_.dry_run) most_steps_ = state_.step + 1;
-  prepare_batches(net_, &train_, test_, options_.optimizer);
+  prepare_batches(net_, &train_, test_, options_.optimizer, callbacks_.on_work);
   store_logits();
   if (callbacks_.on_start) callbacks_.on_start(net_, options_);
   begin_folder(continued_from);

@@ -91,16 +91,16 @@ TEST_CASE("every option and subcommand of dp_train is in the table of options") 
 
 // The structured bindings fail to compile if a member is added. Add it here, with the option that sets it.
 TEST_CASE("every member of the trainer's and the engine's options is set by an option of the table or listed") {
-  [[maybe_unused]] auto [epochs, max_steps, batch_size, optimizer, schedule, parallel, shuffle, augment, drop_last,
-                         workers, images_on, dataset_name, output_dir, save_every_epochs, save_every_steps,
+  [[maybe_unused]] auto [epochs, max_steps, batch_size, optimizer, schedule, parallel, measure_split, shuffle, augment,
+                         drop_last, workers, images_on, dataset_name, output_dir, save_every_epochs, save_every_steps,
                          checkpoint_hist, resume, init, init_partial, summary_file, trace_file, profile, dry_run,
                          print_freq, eval_every, patience, record, program, given_by, stop, finish, unsaved] =
       dp::TrainerOptions{};
-  [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, bucket_bytes, threads_per_replica,
-                         pin_threads, seed, deterministic, fast_convolutions, tf32, autotune, graphs, logical_shards,
-                         batch_norm, parameter_groups, amp, loss_scale, dropout, label_smoothing, grad_accum_steps,
-                         clip_grad_norm, on_nonfinite, ema_decay, check_replicas, timeout_seconds, trace_first,
-                         trace_steps] = dp::DataParallelOptions{};
+  [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, split_weights, bucket_bytes,
+                         threads_per_replica, pin_threads, seed, deterministic, fast_convolutions, tf32, autotune,
+                         graphs, logical_shards, batch_norm, parameter_groups, amp, loss_scale, dropout,
+                         label_smoothing, grad_accum_steps, clip_grad_norm, on_nonfinite, ema_decay, check_replicas,
+                         timeout_seconds, trace_first, trace_steps] = dp::DataParallelOptions{};
   [[maybe_unused]] auto [lr, momentum, nesterov, weight_decay] = dp::Sgd{};
   [[maybe_unused]] auto [adamw_lr, beta1, beta2, eps, adamw_decay] = dp::AdamW{};
   const std::set<std::string> tested = options_tested();

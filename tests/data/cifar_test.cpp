@@ -112,3 +112,14 @@ TEST_CASE("the classes of CIFAR have names, those of CIFAR-100 in the order of t
   CHECK(hundred.size() == 100);
   CHECK(std::adjacent_find(hundred.begin(), hundred.end(), std::greater_equal<>()) == hundred.end());
 }
+
+TEST_CASE("a CIFAR file that is another kind of file is recognised") {
+  const auto text = [](std::string_view begin, std::size_t size) {
+    Bytes bytes(size, '.');
+    std::copy(begin.begin(), begin.end(), bytes.begin());
+    return bytes;
+  };
+  CHECK_THAT(refusal({text("<!DOCTYPE html>", 500)}, {kTenClasses, 3}), Catch::Contains("it is an HTML page"));
+  CHECK_THAT(refusal({text("PK\x03\x04", 20000)}, {kTenClasses, 3}), Catch::Contains("it is a zip archive"));
+  CHECK_THAT(refusal({text("\x80\x02}q", 12)}, {kTenClasses, 3}), Catch::Contains("it is a Python pickle"));
+}

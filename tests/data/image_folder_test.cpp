@@ -7,6 +7,7 @@
 #include "data/refusal.h"
 #include "dp/error.h"
 #include "dp/loader.h"
+#include "dp/trainer.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 
@@ -80,6 +81,23 @@ TEST_CASE("classes are sorted by name, images by class and name, in val or in te
   fill(both, "val");
   put(both, "test/ape/1.jpg");
   CHECK(dp::datasets::image_folder(both.path()).test->size() == 2);
+}
+
+TEST_CASE("files that are not images are counted by their endings, and the data set's line names them") {
+  const TemporaryFolder folder;
+  fill(folder, "val");
+  folder.write("train/ape/a.gif", {});
+  folder.write("train/ape/b.GIF", {});
+  folder.write("train/cat/notes", {});
+  folder.write("val/cat/c.webp", {});
+  folder.write("val/cat/.hidden.webp", {});
+  fs::create_directory(folder / "train/cat/more");
+  const dp::DatasetPair pair = dp::datasets::image_folder(folder.path());
+  using Counts = std::vector<std::pair<std::string, std::int64_t>>;
+  CHECK(pair.train->passed_over() == Counts{{".gif", 2}, {"folders", 1}, {"without an ending", 1}});
+  CHECK(pair.test->passed_over() == Counts{{".webp", 1}});
+  CHECK_THAT(dp::describe_data(pair),
+             Catch::EndsWith("\nnot images, passed over: 2 .gif, 1 .webp, 1 folders, 1 without an ending"));
 }
 
 TEST_CASE("a folder with another structure is rejected with what is missing") {

@@ -106,6 +106,8 @@ TEST_CASE("a JPEG cut within its scan is rejected, even with a complete thumbnai
 TEST_CASE("a file that is not an image is rejected, whatever its name") {
   CHECK_THAT(refusal({}), Catch::Contains("is empty"));
   CHECK_THAT(refusal({'G', 'I', 'F', '8', '9', 'a'}), Catch::Contains("neither JPEG nor PNG"));
+  CHECK_THAT(refusal({'<', 'h', 't', 'm', 'l', '>'}),
+             Catch::Contains("it is an HTML page, so the download has failed"));
   CHECK_THAT(refusal({0xff, 0xd8, 0xff}), Catch::Contains("not a JPEG that can be decoded"));
   CHECK_THAT(refusal({0x89, 'P', 'N', 'G', 13, 10, 26, 10}), Catch::Contains("not a PNG that can be decoded"));
   CHECK_THAT(refusal({0x89, 'P', 'N', 'G', 0, 0, 0, 0, 0}), Catch::Contains("not a PNG that can be decoded"));

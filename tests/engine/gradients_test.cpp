@@ -1,5 +1,6 @@
 // Promises of docs/reference/semantics.md about gradients and steps: CPU replicas against one float64 reference device.
 #include "dp/error.h"
+#include "engine/base/split.h"
 #include "support/catch.h"
 #include "support/training.h"
 
@@ -32,6 +33,13 @@ TEST_CASE("gradients of the wrapper equal the float64 reference for every remain
         INFO("rows " << rows << ", replicas " << replicas << ", tensor " << worst.name);
         CHECK(worst.error <= 1e-5);
       }
+    for (const std::vector<int>& weights : {std::vector{3, 1}, {1, 3}, {1, 1, 8}, {5, 1, 2, 9}}) {
+      DataParallelOptions options = on_cpus(static_cast<int>(weights.size()));
+      options.split_weights = weights;
+      const Worst worst = worst_error(gradients_of(model, options, batch), expected);
+      INFO("rows " << rows << ", split " << engine::split_text(options) << ", tensor " << worst.name);
+      CHECK(worst.error <= 1e-5);
+    }
   }
 }
 

@@ -1,7 +1,13 @@
 #include "engine/base/split.h"
 
+#include <numeric>
+
+#include "dp/data_parallel.h"
 #include "dp/error.h"
+#include "engine/parallel/measure_split.h"
 #include "support/catch.h"
+#include "support/failing.h"
+#include "support/training.h"
 
 using dp::Split;
 using dp::split_batch;
@@ -48,4 +54,120 @@ TEST_CASE("shards cover the batch in order") {
     }
     CHECK(end == 13);
   }
+}
+
+TEST_CASE("weighted shards are within one sample of their shares, and cover the batch in order") {
+  CHECK(split_batch(128, {3, 1}) == Sizes{96, 32});
+  CHECK(split_batch(10, {1, 3}) == Sizes{3, 7});
+  CHECK(split_batch(1, {1, 1'000'000}) == Sizes{1, 0});
+  CHECK(split_batch(5, {1, 1, 8}) == Sizes{1, 0, 4});
+  for (const std::vector<int>& weights :
+       {std::vector{7}, {3, 1}, {1, 3}, {1, 1, 8}, {5, 1, 2, 9}, {1'000'000, 1, 999'999}}) {
+    const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+    for (std::int64_t batch = 1; batch < 70; ++batch) {
+      const Sizes sizes = split_batch(batch, weights);
+      CHECK(sizes.front() > 0);
+      std::int64_t end = 0;
+      for (std::size_t i = 0; i < weights.size(); ++i) {
+        CHECK(std::abs(static_cast<double>(sizes[i]) - static_cast<double>(batch) * weights[i] / total) <= 1);
+        const auto range = dp::engine::shard_of(batch, static_cast<int>(i), weights);
+        CHECK(range.begin == end);
+        CHECK(range.size() == sizes[i]);
+        end = range.end;
+      }
+      CHECK(end == batch);
+    }
+  }
+}
+
+TEST_CASE("equal weights give the balanced shards") {
+  for (const int replicas : {1, 2, 3, 4, 8})
+    for (std::int64_t batch = 1; batch < 40; ++batch) {
+      Sizes sizes = split_batch(batch, std::vector<int>(static_cast<std::size_t>(replicas), 5));
+      while (sizes.back() == 0) sizes.pop_back();
+      CHECK(sizes == split_batch(batch, replicas, Split::balanced));
+    }
+}
+
+TEST_CASE("splits are read from their text, and anything else is rejected") {
+  for (const char* text : {"balanced", "chunk", "3:1", "1:2:1000000", "7"}) {
+    dp::DataParallelOptions options;
+    dp::engine::read_split(text, options);
+    CHECK(dp::engine::split_text(options) == text);
+  }
+  for (const char* text : {"", ":", "3:", ":1", "3:0", "3:-1", "3,1", "3:1.5", "1000001:1", "3:1 ", "0x3:1", "half"}) {
+    dp::DataParallelOptions options;
+    CHECK_THROWS_WITH(dp::engine::read_split(text, options), Catch::Contains("3:1"));
+  }
+  CHECK_THROWS_AS(split_batch(4, std::vector<int>{}), dp::Error);
+  CHECK_THROWS_AS(split_batch(4, {1, 0}), dp::Error);
+  CHECK_THROWS_AS(split_batch(0, {1, 1}), dp::Error);
+}
+
+TEST_CASE("weights that cannot be used are rejected") {
+  const dp::Model model = dp::test::small_convnet();
+  dp::DataParallelOptions options = dp::test::on_cpus(2);
+  options.split_weights = {3, 1};
+  CHECK_NOTHROW(dp::DataParallel(model, options));
+  const auto refused = [&](auto change, const char* why) {
+    dp::DataParallelOptions other = options;
+    change(other);
+    CHECK_THROWS_WITH(dp::DataParallel(model, other), Catch::Contains(why));
+  };
+  refused([](auto& o) { o.split_weights = {3, 1, 1}; }, "3 weights for 2 replicas");
+  refused([](auto& o) { o.split_weights = {3, 0}; }, "from 1 to 1000000");
+  refused([](auto& o) { o.split = Split::chunk; }, "Split::chunk");
+  refused([](auto& o) { o.logical_shards = 2; }, "--logical-shards");
+}
+
+TEST_CASE("a step with weighted shards equals one replica's to 1e-5 of the distance moved") {
+  const dp::Model model = dp::test::smooth_convnet();
+  const dp::Sgd sgd{.lr = 0.1f, .momentum = 0.9f};
+  const dp::Batch batch = dp::test::random_batch(model, 23), other = dp::test::random_batch(model, 11, 2);
+  dp::DataParallel one(model, dp::test::on_cpus(1));
+  const auto origin = one.weights();
+  one.train_step(batch, sgd);
+  one.take_stats();
+  one.evaluate(other);
+  const dp::Stats expected = one.take_stats();
+  for (const dp::LossAt loss : {dp::LossAt::local, dp::LossAt::gathered})
+    for (const dp::Reduce reduce : {dp::Reduce::master, dp::Reduce::all_reduce, dp::Reduce::sharded})
+      for (const int micro_batches : {1, 3}) {
+        dp::DataParallelOptions options = dp::test::on_cpus(3);
+        options.split_weights = {1, 4, 2};
+        options.loss = loss, options.reduce = reduce, options.grad_accum_steps = micro_batches;
+        dp::DataParallel net(model, options);
+        net.train_step(batch, sgd);
+        CHECK(net.replicas_identical());
+        const dp::test::Worst worst = dp::test::worst_error(net.weights(), one.weights(), &origin);
+        INFO(worst.name << " " << worst.error << ", " << micro_batches << " micro-batches");
+        CHECK(worst.error <= 1e-5);
+        net.take_stats();
+        net.evaluate(other);
+        const dp::Stats stats = net.take_stats();
+        CHECK(stats.samples == expected.samples);
+        CHECK(stats.top1 == expected.top1);
+        CHECK(stats.loss_sum == Approx(expected.loss_sum).epsilon(1e-5));
+      }
+}
+
+TEST_CASE("measured weights are proportional to the speeds, and equal for speeds that timings cannot tell apart") {
+  using dp::engine::split_weights;
+  CHECK(split_weights({300, 100}) == std::vector{750, 250});
+  CHECK(split_weights({100, 104}) == std::vector{1, 1});
+  CHECK(split_weights({100, 106}) == std::vector{485, 515});
+  CHECK(split_weights({1, 1e9}) == std::vector{1, 1000});
+  CHECK(split_weights({5}) == std::vector{1});
+  CHECK(split_weights({1, INFINITY}) == std::vector{1, 1});
+}
+
+TEST_CASE("a split by measured speed gives a slow replica fewer samples") {
+  const dp::Model model = dp::test::small_convnet();
+  const dp::test::FailEnvironment slow("stall:forward:dev1:20ms");
+  const std::vector<int> weights = dp::measure_split(model, dp::test::on_cpus(2), 16);
+  REQUIRE(weights.size() == 2);
+  CHECK(weights[0] > weights[1]);
+  dp::DataParallelOptions options = dp::test::on_cpus(2);
+  options.deterministic = true;
+  CHECK_THROWS_WITH(dp::measure_split(model, options, 16), Catch::Contains("--deterministic"));
 }

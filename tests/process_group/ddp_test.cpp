@@ -262,6 +262,7 @@ TEST_CASE("ddp: options for a single process are rejected") {
   refused([](auto& o) { o.reduce = Reduce::sharded; }, "all_reduce");
   refused([](auto& o) { o.loss = LossAt::gathered; }, "loss local");
   refused([](auto& o) { o.logical_shards = 4; }, "one process");
+  refused([](auto& o) { o.split_weights = {1}; }, "one process");
   DataParallel net(model, in_group(on_cpus(1), ProcessGroup::join({})));
   CHECK_THROWS_WITH(net.forward(random_batch(model, 4).images), Catch::Matchers::Contains("train_step"));
 }
@@ -284,6 +285,7 @@ TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, an
   std::mutex mutex;
   bool leads = true;
   std::vector<std::int64_t> evaluated;
+  std::vector<double> counted_by_rate;
   const auto failures = on_ranks(3, [&](const auto& group) {
     TrainerOptions own = options;
     own.parallel.process_group = group;
@@ -295,11 +297,17 @@ TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, an
       leads = leads && group->leads();
       evaluated.push_back(report.stats.samples);
     };
+    callbacks.on_epoch = [&](const EpochReport& report) {
+      const std::scoped_lock lock(mutex);
+      counted_by_rate.push_back(report.images_per_second * report.seconds);
+    };
     const RunSummary mine = trainer.run(callbacks);
     if (group->leads()) summary = mine;
   });
   CHECK(leads);
   CHECK(evaluated == std::vector<std::int64_t>{37, 37});
+  REQUIRE(counted_by_rate.size() == 2);
+  for (const double images : counted_by_rate) CHECK(images == Approx(51));  // of all ranks: 50, padded to 3 x 17
   CHECK(summary.steps == 2 * 5);
   CHECK(summary.engine == "ddp");
   CHECK(summary.devices == std::vector<std::string>{"cpu", "cpu", "cpu"});

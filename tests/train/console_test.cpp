@@ -29,10 +29,26 @@ TEST_CASE("progress lines look like torchvision's, and show the share of time sp
 }
 
 TEST_CASE("a progress line fits every terminal, and the loss is among the last columns to go") {
-  CHECK(dp::step_line(report(), 200) == dp::step_line(report()));
-  CHECK(dp::step_line(report(), 80) == "Epoch: [0]  [ 10/391]  eta: 0:00:12  loss: 4.41 (4.52)  acc1: 4.0 (2.8)");
-  CHECK(dp::step_line(report(), 50) == "Epoch: [0]  [ 10/391]  loss: 4.41 (4.52)");
-  for (int width = 1; width < 120; ++width) CHECK(dp::step_line(report(), width).size() < std::size_t(width));
+  CHECK(dp::step_line(report(), 0, 200) ==
+        "Epoch: [0]  [ 10/391]  [>                   ]  eta: 0:00:12  lr: 0.1  img/s: 9843  data: 2 %  "
+        "loss: 4.41 (4.52)  acc1: 4.0 (2.8)");
+  CHECK(dp::step_line(report(), 0, 110) == dp::step_line(report()));
+  CHECK(dp::step_line(report(), 0, 80) == "Epoch: [0]  [ 10/391]  eta: 0:00:12  loss: 4.41 (4.52)  acc1: 4.0 (2.8)");
+  CHECK(dp::step_line(report(), 0, 50) == "Epoch: [0]  [ 10/391]  loss: 4.41 (4.52)");
+  for (int width = 1; width < 150; ++width) CHECK(dp::step_line(report(), 0.5, width).size() < std::size_t(width));
+}
+
+TEST_CASE("the progress line shows how close the steps are to their floor, if that is known") {
+  CHECK_THAT(dp::step_line(report(), 0.714), Catch::Contains("  img/s: 9843  floor: 71 %  data: 2 %"));
+  CHECK_THAT(dp::step_line(report(), 0), !Catch::Contains("floor"));
+}
+
+TEST_CASE("a bar fills from the first step to the last") {
+  dp::StepReport last = report();
+  last.batch = 390;
+  CHECK_THAT(dp::step_line(last, 0, 200), Catch::Contains("  [390/391]  [====================]  "));
+  last.batch = 194;
+  CHECK_THAT(dp::step_line(last, 0, 200), Catch::Contains("[=========>          ]"));
 }
 
 TEST_CASE("test lines look like torchvision's, without Acc@5 where it says nothing") {
@@ -40,6 +56,9 @@ TEST_CASE("test lines look like torchvision's, without Acc@5 where it says nothi
   CHECK(dp::eval_line(stats, 10) == "Test: Acc@1 70.000 Acc@5 90.000  loss 0.912");
   CHECK(dp::eval_line(stats, 5) == "Test: Acc@1 70.000  loss 0.912");
   CHECK(dp::work_line({"Test", 7, 79}) == "Test: [ 7/79]");
+  CHECK(dp::work_line({"Test", 7, 79}, 80) == "Test: [ 7/79]  [=>                  ]");
+  CHECK(dp::work_line({"Test", 7, 79}, 20) == "Test: [ 7/79]");
+  CHECK(dp::work_line({"Planning layers"}, 80) == "Planning layers ...");
 }
 
 TEST_CASE("an epoch is one line: training, test, time, speed and rate") {

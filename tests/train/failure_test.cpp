@@ -2,12 +2,15 @@
 #include <signal.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "support/catch.h"
+#include "support/failing.h"
 #include "train/expect_error.h"
-#include "train/failpoint.h"
 #include "train/tiny_run.h"
 
 namespace {
@@ -15,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace dp;
 using dp::test::expect_error;
-using dp::test::Failpoint;
+using dp::test::FailEnvironment;
 using dp::test::TemporaryFolder;
 using dp::test::tiny_options;
 using dp::test::tiny_run;
@@ -49,7 +52,7 @@ TEST_CASE("NaN ends the run, and no checkpoint contains it") {
   TrainerOptions options = tiny_options(temp.path());
   options.save_every_steps = 2;
   {
-    const Failpoint nan("nan:forward:dev1:step9");
+    const FailEnvironment nan("nan:forward:dev1:step9");
     expect_error(ErrorCode::nonfinite, {"step 9", "not finite", temp / "checkpoints/last", "--on-nonfinite skip"},
                  [&] { tiny_run(options); });
   }
@@ -85,14 +88,14 @@ TEST_CASE("weights with NaN never replace the checkpoint `last`") {
 }
 
 TEST_CASE("NaN before the first checkpoint reports that there is none") {
-  const Failpoint nan("nan:forward:dev0:step1");
+  const FailEnvironment nan("nan:forward:dev0:step1");
   expect_error(ErrorCode::nonfinite, {"there is no checkpoint yet"}, [] { tiny_run(tiny_options()); });
 }
 
 TEST_CASE("an exception on a replica ends the run with its place and releases the folder") {
   const TemporaryFolder temp;
   {
-    const Failpoint thrown("throw:backward:dev1:step4");
+    const FailEnvironment thrown("throw:backward:dev1:step4");
     CHECK_THROWS_AS(tiny_run(tiny_options(temp.path())), Error);
   }
   TrainerOptions options = tiny_options(temp.path());
@@ -116,6 +119,31 @@ TEST_CASE("a checkpoint that cannot be written is a warning if another will foll
   CHECK(said.find("was not written") != std::string::npos);
   CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 21);
   CHECK(summary.weights_sha256 == tiny_run(tiny_options()).weights_sha256);
+}
+
+TEST_CASE("records that cannot be written are reported once each, and neither end the run nor damage a file") {
+  const TemporaryFolder temp;
+  std::unique_ptr<FullDisk> full;
+  std::vector<std::string> said;
+  TrainerCallbacks callbacks;
+  callbacks.on_step = [&](const StepReport& report) {
+    if (report.step == 3) full = std::make_unique<FullDisk>();
+    if (report.step == 10) full.reset();
+  };
+  callbacks.on_message = [&](const std::string& text) { said.push_back(text); };
+  const RunSummary summary = tiny_run(tiny_options(temp.path()), callbacks);
+  CHECK(summary.weights_sha256 == tiny_run(tiny_options()).weights_sha256);
+  for (const char* file : {"metrics", "report.html"})
+    CHECK(std::ranges::count_if(said, [&](const std::string& text) { return text.find(file) != std::string::npos; }) ==
+          1);
+  std::vector<int> steps;
+  std::istringstream lines(test::read_text(temp / "metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);) {
+    const auto record = nlohmann::json::parse(line);
+    if (record.at("kind") == "train") steps.push_back(record.at("step"));
+  }
+  CHECK(steps == std::vector{1, 2, 3, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21});
+  CHECK(fs::exists(temp / "report.html"));
 }
 
 TEST_CASE("a last checkpoint that cannot be written is an I/O error") {

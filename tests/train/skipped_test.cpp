@@ -5,15 +5,15 @@
 
 #include "engine/train/console/console_text.h"
 #include "support/catch.h"
+#include "support/failing.h"
 #include "train/expect_error.h"
-#include "train/failpoint.h"
 #include "train/tiny_run.h"
 
 namespace {
 
 using namespace dp;
 using dp::test::expect_error;
-using dp::test::Failpoint;
+using dp::test::FailEnvironment;
 using dp::test::read_text;
 using dp::test::TemporaryFolder;
 using dp::test::tiny_options;
@@ -39,7 +39,7 @@ std::string failing(int first, int last) {
 
 TEST_CASE("skipped steps are counted by step, by epoch and in the summary, resumed parts included") {
   const TemporaryFolder temp;
-  const Failpoint nan("nan:backward:dev0:step3,nan:backward:dev0:step4,nan:backward:dev1:step12");
+  const FailEnvironment nan("nan:backward:dev0:step3,nan:backward:dev0:step4,nan:backward:dev1:step12");
   std::string said;
   std::int64_t skipped = 0;
   TrainerCallbacks callbacks;
@@ -67,7 +67,7 @@ TEST_CASE("skipped steps are counted by step, by epoch and in the summary, resum
 TEST_CASE("an epoch in which every step was skipped ends the run") {
   const TemporaryFolder temp;
   const std::string whole_epoch = failing(7, 13);
-  const Failpoint nan(whole_epoch.c_str());
+  const FailEnvironment nan(whole_epoch.c_str());
   expect_error(ErrorCode::nonfinite,
                {"7 of 7 steps of epoch 1 were skipped", temp / "checkpoints/last", "learning rate"},
                [&] { tiny_run(skipping(temp.path())); });
@@ -78,7 +78,7 @@ TEST_CASE("an epoch in which every step was skipped ends the run") {
 TEST_CASE("a run in which every step was skipped is an error, also if it was interrupted") {
   TrainerOptions options = skipping();
   {
-    const Failpoint nan("nan:backward");
+    const FailEnvironment nan("nan:backward");
     options.max_steps = 3;
     expect_error(ErrorCode::nonfinite, {"3 of 3 steps", "there is no checkpoint yet"}, [&] { tiny_run(options); });
     const TemporaryFolder temp;
@@ -88,14 +88,14 @@ TEST_CASE("a run in which every step was skipped is an error, also if it was int
     expect_error(ErrorCode::nonfinite, {"4 of 4 steps"}, [&] { tiny_run(parts); });
   }
   const std::string late = failing(6, 8);  // the end of one epoch and the start of the next
-  const Failpoint nan(late.c_str());
+  const FailEnvironment nan(late.c_str());
   options.max_steps = 9;
   CHECK(tiny_run(options).skipped_steps == 3);
 }
 
 TEST_CASE("a run that skips steps is not advised to skip them") {
   const auto advice = [](const TrainerOptions& options) {
-    const Failpoint nan("nan:backward");
+    const FailEnvironment nan("nan:backward");
     try {
       tiny_run(options);
     } catch (const Error& error) {
@@ -116,7 +116,7 @@ TEST_CASE("float16 may skip a whole epoch while it lowers the loss scale, and no
   const RunSummary summary = tiny_run(options);
   CHECK(summary.skipped_steps >= 7);
   CHECK(summary.skipped_steps < 14);
-  const Failpoint nan("nan:backward");  // independent of the loss scale
+  const FailEnvironment nan("nan:backward");  // independent of the loss scale
   options.parallel.loss_scale.initial = 4;
   expect_error(ErrorCode::nonfinite, {"7 of 7 steps of epoch 0"}, [&] { tiny_run(options); });
 }

@@ -72,6 +72,11 @@ class DataParallel {
   // Error(usage) without trace_steps.
   std::vector<LayerTime> layer_times();
 
+  // Lower bound of the seconds of a training step on a global batch of this size, for which memory was prepared:
+  // arithmetic or memory traffic of the layers at the device's rates, of the replica of this process for which it is
+  // longest; 0: unknown. Rates of CPUs are measured, which takes about 0.1 s.
+  double step_floor(std::int64_t batch) const;
+
   // Allocates all memory for these global batch sizes and this optimizer, so that no later step allocates. Without an
   // optimizer: for training batches, state of SGD with momentum, unless there is state of any optimizer.
   void prepare(const std::vector<std::int64_t>& train_batches, const std::vector<std::int64_t>& eval_batches = {},
@@ -121,5 +126,11 @@ class DataParallel {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+// DataParallelOptions::split_weights for devices of unlike speed: trains a few steps on random images with equal shares,
+// and returns weights in proportion to the images per second that each replica's forward and backward passes reached.
+// Replicas within 5 % of each other get equal weights. `batch`: global batch size. Error(usage) with a process group,
+// logical shards or deterministic, because results would depend on the timings.
+std::vector<int> measure_split(const Model& model, const DataParallelOptions& options, std::int64_t batch);
 
 }  // namespace dp

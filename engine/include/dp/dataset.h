@@ -7,6 +7,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dp/random.h"
@@ -43,6 +44,8 @@ class Dataset {
   virtual Augmentation augmentation() const { return {}; }
   // Whether read() may draw from `random`. If so, the data set cannot be device-resident.
   virtual bool varies() const { return true; }
+  // Files in the data set's folders that are not its images: their endings (".gif") and numbers.
+  virtual std::vector<std::pair<std::string, std::int64_t>> passed_over() const { return {}; }
 
   // A copy of one image, without augmentation.
   std::vector<std::uint8_t> image(std::int64_t index) const {

@@ -76,6 +76,9 @@ struct DataParallelOptions {
   Comm comm = Comm::automatic;
   LossAt loss = LossAt::local;
   Split split = Split::balanced;
+  // Relative shares of a batch, one positive number per device: {3, 1} gives device 0 three quarters. Empty: equal
+  // shares. Requires Split::balanced, one process and no logical shards. measure_split() computes them.
+  std::vector<int> split_weights{};
   std::size_t bucket_bytes = 0;  // size of a gradient bucket; 0: chosen from the model
   int threads_per_replica = 0;   // for CPU replicas; 0: cores / replicas
   bool pin_threads = true;       // one core per thread, even if the process inherited a narrower mask
@@ -124,5 +127,8 @@ struct DataParallelOptions {
 // Shard sizes of a global batch, in device order; replicas beyond the returned ones stay idle. Error(usage) if `batch`
 // or `replicas` is below 1.
 std::vector<std::int64_t> split_batch(std::int64_t batch, int replicas, Split split);
+// The same for split_weights: one size per weight, each within one sample of the device's exact share; the first is not
+// 0. Equal weights give the sizes of Split::balanced. Error(usage) if `batch` or a weight is below 1, or there is none.
+std::vector<std::int64_t> split_batch(std::int64_t batch, const std::vector<int>& weights);
 
 }  // namespace dp

@@ -32,6 +32,7 @@ struct TrainerOptions {
   Optimizer optimizer = Sgd{.lr = 0.05f, .momentum = 0.9f};
   Schedule schedule{.kind = ScheduleKind::cosine};  // cosine: total_epochs is set from epochs and max_steps
   DataParallelOptions parallel{};
+  bool measure_split = false;  // sets parallel.split_weights by measure_split(); not with deterministic
   bool shuffle = true;
   bool augment = true;
   bool drop_last = false;
@@ -106,8 +107,8 @@ struct EpochReport {
 
 // Work between training steps that takes a while.
 struct WorkReport {
-  std::string what;                  // "Test"
-  std::int64_t done = 0, total = 0;  // batches
+  std::string what;                  // "Test", "Reading images", "Planning layers"
+  std::int64_t done = 0, total = 0;  // batches or images; a total of 0: unknown, and the work ends with 1 of 1
 };
 
 // Contents of summary.json.
@@ -134,7 +135,7 @@ struct TrainerCallbacks {
   std::function<void(const StepReport&)> on_step{};
   std::function<void(const EvalReport&)> on_eval{};
   std::function<void(const EpochReport&)> on_epoch{};
-  std::function<void(const WorkReport&)> on_work{};  // before and after each batch of an evaluation
+  std::function<void(const WorkReport&)> on_work{};  // around planning; before and after each batch of an evaluation
   std::function<void(const std::string& folder)> on_checkpoint{};
   std::function<void(const std::string& text)> on_message{};  // a notice for the user
 };

@@ -20,7 +20,20 @@ class Console {
     const bool dumb = name != nullptr && std::string_view(name) == "dumb";
     const char* no_color = std::getenv("NO_COLOR");
     rewrite_ = terminal && !dumb && options.progress;
-    bold_ = terminal && !dumb && (no_color == nullptr || *no_color == '\0');
+    colours_ = terminal && !dumb && (no_color == nullptr || *no_color == '\0');
+  }
+  ~Console() { finish_line(); }
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
+
+  // The progress line of a terminal shows how close the steps are to their floor.
+  void start(const DataParallel& net, std::int64_t batch) {
+    if (!quiet_ && rewrite_) floor_per_image_ = net.step_floor(batch) / static_cast<double>(batch);
+  }
+
+  void step(const StepReport& report) {
+    const double floor_share = report.images_per_second * floor_per_image_;
+    progress(step_line(report, floor_share, width()), report.batch + 1 == report.batches);
   }
 
   void text(const std::string& text) {
@@ -47,26 +60,33 @@ class Console {
   void work(const WorkReport& report) {
     if (quiet_ || !rewrite_) return;
     const auto now = std::chrono::steady_clock::now();
-    const bool ends = report.done == report.total;
+    const bool ends = report.total > 0 && report.done == report.total;
     if (!ends && now - worked_ < std::chrono::milliseconds(100)) return;
     worked_ = now;
     if (progress_is_open_) finish_line();
-    put("\r" + (ends ? std::string() : work_line(report)) + "\x1b[K");
+    put("\r" + (ends ? std::string() : work_line(report, width())) + "\x1b[K");
     open_line_ = !ends;
   }
 
-  void result(const std::string& line) { text((bold_ ? "\x1b[1m" + line + "\x1b[0m" : line) + "\n"); }
+  void result(const std::string& line) { text(coloured(kBold, line) + "\n"); }
 
   void notice(const std::string& message) {
     if (quiet_)
       std::fputs((printable(message) + "\n").c_str(), stderr);
     else
-      text(printable(message) + "\n");
+      text(coloured(kYellow, printable(message)) + "\n");
   }
 
  private:
+  static constexpr const char *kBold = "\x1b[1m", *kYellow = "\x1b[33m";
+
+  std::string coloured(const char* colour, const std::string& text) const {
+    return colours_ ? colour + text + "\x1b[0m" : text;
+  }
+
+  // A progress line stays; a line about other work is erased.
   void finish_line() {
-    if (open_line_) put("\n");
+    if (open_line_) put(progress_is_open_ ? "\n" : "\r\x1b[K");
     open_line_ = progress_is_open_ = false;
   }
 
@@ -75,8 +95,9 @@ class Console {
     std::fflush(stdout);
   }
 
-  bool quiet_, rewrite_ = false, bold_ = false;
+  bool quiet_, rewrite_ = false, colours_ = false;
   bool open_line_ = false, progress_is_open_ = false;
+  double floor_per_image_ = 0;  // seconds; 0: unknown
   std::chrono::steady_clock::time_point worked_{};
 };
 
@@ -89,10 +110,9 @@ TrainerCallbacks console_callbacks(const ConsoleOptions& options) {
   callbacks.on_start = [console, classes](const DataParallel& net, const TrainerOptions& chosen) {
     *classes = net.model().output()[0];
     console->text(start_table(net, chosen));
+    console->start(net, chosen.batch_size);
   };
-  callbacks.on_step = [console](const StepReport& report) {
-    console->progress(step_line(report, console->width()), report.batch + 1 == report.batches);
-  };
+  callbacks.on_step = [console](const StepReport& report) { console->step(report); };
   callbacks.on_work = [console](const WorkReport& report) { console->work(report); };
   callbacks.on_eval = [console, classes](const EvalReport& report) {
     if (report.alone) console->result(eval_line(report.stats, *classes));

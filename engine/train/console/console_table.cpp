@@ -1,7 +1,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
+#include "engine/base/split.h"
 #include "engine/base/text.h"
 #include "engine/parallel/parallel_option_table.h"
 #include "engine/train/console/console_text.h"
@@ -33,6 +35,16 @@ std::string numbered(std::int64_t done, std::int64_t total) {
   return fmt::format("[{:>{}}/{}]", done, std::to_string(total).size(), total);
 }
 
+// "[====>     ]"
+std::string bar(std::int64_t done, std::int64_t total) {
+  constexpr std::int64_t kCells = 20;
+  const auto filled = static_cast<std::size_t>(kCells * std::clamp<std::int64_t>(done, 0, total) / total);
+  std::string cells(filled, '=');
+  if (filled < kCells) cells += '>';
+  cells.resize(kCells, ' ');
+  return "[" + cells + "]";
+}
+
 std::string accuracies(const Stats& stats, std::int64_t classes) {
   std::string text = fmt::format("Acc@1 {:.3f}", stats.accuracy1());
   return classes > 5 ? text + fmt::format(" Acc@5 {:.3f}", stats.accuracy5()) : text;
@@ -40,20 +52,27 @@ std::string accuracies(const Stats& stats, std::int64_t classes) {
 
 }  // namespace
 
-std::string step_line(const StepReport& report, Width width) {
-  std::vector<Column> columns{
-      {0, fmt::format("Epoch: [{}]", report.epoch)},
-      {1, numbered(report.batch, report.batches)},
-      {4, "eta: " + duration(report.eta_seconds)},
-      {7, fmt::format("lr: {:.4g}", report.lr)},
-      {5, fmt::format("img/s: {:.0f}", report.images_per_second)},
-      {6, fmt::format("data: {:.0f} %", 100 * report.loading_share)},
-      {2, fmt::format("loss: {:.3g} ({:.3g})", report.recent.loss(), report.epoch_so_far.loss())},
-      {3, fmt::format("acc1: {:.1f} ({:.1f})", report.recent.accuracy1(), report.epoch_so_far.accuracy1())}};
+std::string step_line(const StepReport& report, double floor_share, Width width) {
+  std::vector<Column> columns{{0, fmt::format("Epoch: [{}]", report.epoch)},
+                              {1, numbered(report.batch, report.batches)}};
+  if (width > 0) columns.push_back({9, bar(report.batch + 1, report.batches)});
+  columns.push_back({4, "eta: " + duration(report.eta_seconds)});
+  columns.push_back({8, fmt::format("lr: {:.4g}", report.lr)});
+  columns.push_back({5, fmt::format("img/s: {:.0f}", report.images_per_second)});
+  if (floor_share > 0) columns.push_back({7, fmt::format("floor: {:.0f} %", 100 * floor_share)});
+  columns.push_back({6, fmt::format("data: {:.0f} %", 100 * report.loading_share)});
+  columns.push_back({2, fmt::format("loss: {:.3g} ({:.3g})", report.recent.loss(), report.epoch_so_far.loss())});
+  columns.push_back(
+      {3, fmt::format("acc1: {:.1f} ({:.1f})", report.recent.accuracy1(), report.epoch_so_far.accuracy1())});
   return fitted(std::move(columns), width);
 }
 
-std::string work_line(const WorkReport& report) { return report.what + ": " + numbered(report.done, report.total); }
+std::string work_line(const WorkReport& report, Width width) {
+  if (report.total == 0) return fitted({{0, report.what + " ..."}}, width);
+  std::vector<Column> columns{{0, report.what + ": " + numbered(report.done, report.total)}};
+  if (width > 0) columns.push_back({1, bar(report.done, report.total)});
+  return fitted(std::move(columns), width);
+}
 
 std::string eval_line(const Stats& stats, std::int64_t classes) {
   return fmt::format("Test: {}  loss {:.3g}", accuracies(stats, classes), stats.loss());
@@ -74,16 +93,27 @@ std::string describe_data(const DatasetPair& data) {
   std::vector<std::int64_t> images(static_cast<std::size_t>(data.train->classes()), 0);
   for (std::int64_t i = 0; i < data.train->size(); ++i) ++images.at(static_cast<std::size_t>(data.train->label(i)));
   const auto [least, most] = std::ranges::minmax(images);
-  return fmt::format("data: {} training and {} test images, {} classes of {}{} training images",
-                     with_separators(data.train->size()), with_separators(data.test->size()), data.train->classes(),
-                     least == most ? "" : with_separators(least) + " to ", with_separators(most));
+  std::string text =
+      fmt::format("data: {} training and {} test images, {} classes of {}{} training images",
+                  with_separators(data.train->size()), with_separators(data.test->size()), data.train->classes(),
+                  least == most ? "" : with_separators(least) + " to ", with_separators(most));
+  std::map<std::string, std::int64_t> others;
+  for (const auto& part : {data.train, data.test})
+    for (const auto& [ending, files] : part->passed_over()) others[printable(ending)] += files;
+  if (others.empty()) return text;
+  text += "\nnot images, passed over:";
+  for (const auto& [ending, files] : others)
+    text += fmt::format("{} {} {}", ending == others.begin()->first ? "" : ",", with_separators(files), ending);
+  return text;
 }
 
 std::string start_table(const DataParallel& net, const TrainerOptions& options) {
   const DataParallelOptions& chosen = net.options();
   const int replicas = net.size();
   const int shards_each = std::max(1, chosen.logical_shards / replicas);
-  const auto shards = split_batch(options.batch_size, replicas * shards_each, chosen.split);
+  const auto shards = chosen.split_weights.empty()
+                          ? split_batch(options.batch_size, replicas * shards_each, chosen.split)
+                          : split_batch(options.batch_size, chosen.split_weights);
   const auto rows = [&](int replica) {
     if (chosen.process_group) return (options.batch_size + replicas - 1 - replica) / replicas;
     std::int64_t sum = 0;
@@ -104,14 +134,15 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
                     cpu ? std::to_string(chosen.threads_per_replica) : "-", mebibytes(net.memory_use(replica).total()));
   }
   const auto name = [&](const char* option) { return parallel_option_table().text(option, chosen); };
-  out += fmt::format(
-      "global batch {}, reduce {}{}, loss {}, split {}, bn {}, seed {}{}{}{}\n", options.batch_size, name("reduce"),
-      chosen.reduce_dtype == DType::f32 ? ""
-      : replicas * shards_each > 1      ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
-                                        : " (nothing to reduce)",
-      name("loss"), name("split"), name("bn"), chosen.seed, chosen.deterministic ? ", deterministic" : "",
-      chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name("amp-dtype")),
-      chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
+  out += fmt::format("global batch {}, reduce {}{}, loss {}, split {}, bn {}, seed {}{}{}{}\n", options.batch_size,
+                     name("reduce"),
+                     chosen.reduce_dtype == DType::f32 ? ""
+                     : replicas * shards_each > 1      ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
+                                                       : " (nothing to reduce)",
+                     name("loss"), engine::split_text(chosen) + (options.measure_split ? " (measured)" : ""),
+                     name("bn"), chosen.seed, chosen.deterministic ? ", deterministic" : "",
+                     chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name("amp-dtype")),
+                     chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
   const Choice graphs = net.graphs_choice();
   out += fmt::format("comm {}: {}\ngraphs {}: {}\n", net.communicator(), net.communicator_choice().reason, graphs.what,
                      graphs.reason);

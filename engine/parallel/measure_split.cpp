@@ -1,0 +1,82 @@
+#include "engine/parallel/measure_split.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <numeric>
+
+#include "dp/data_parallel.h"
+#include "dp/error.h"
+#include "dp/random.h"
+
+namespace dp {
+namespace {
+
+constexpr int kWarmUp = 3, kLeastSteps = 5, kMostSteps = 50;
+constexpr double kSeconds = 0.5;  // of measured steps, if kMostSteps allow
+
+Batch random_images(const Model& model, std::int64_t rows) {
+  Batch batch;
+  batch.images = Tensor(model.input().prepended(rows));
+  batch.labels = Tensor({rows}, DType::i32);
+  batch.samples = Tensor({rows}, DType::i64);
+  Random random(0, RandomUse::synthetic);
+  for (float& value : batch.images.span<float>()) value = random.uniform(-1, 1);
+  return batch;
+}
+
+// The options of steps whose forward and backward passes wait for no other replica.
+DataParallelOptions independent(DataParallelOptions options) {
+  options.split = Split::balanced;
+  options.split_weights.clear();
+  options.graphs = Graphs::never;  // the phases of a graph have no times of their own
+  options.batch_norm = BatchNormMode::master;
+  options.on_nonfinite = OnNonfinite::skip;  // the images are random
+  options.ema_decay.reset();
+  options.grad_accum_steps = 1;
+  options.check_replicas = false;
+  options.trace_steps = 0;
+  return options;
+}
+
+}  // namespace
+
+std::vector<int> measure_split(const Model& model, const DataParallelOptions& options, std::int64_t batch) {
+  if (options.process_group || options.logical_shards > 0 || options.deterministic)
+    throw Error(ErrorCode::usage,
+                "a split by measured speed requires one process, no logical shards, and no --deterministic");
+  DataParallel net(model, independent(options));
+  const int replicas = net.size();
+  const Batch images =
+      random_images(model, std::max<std::int64_t>(batch / options.grad_accum_steps, 2 * std::int64_t{replicas}));
+  const Optimizer none = Sgd{.lr = 0};
+  const auto step = [&] {
+    net.train_step(images, none);
+    net.take_stats();  // waits for the devices
+  };
+  for (int i = 0; i < kWarmUp; ++i) step();
+  net.take_phase_times();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
+  for (int i = 0; i < kLeastSteps || (i < kMostSteps && passed() < kSeconds); ++i) step();
+  const std::vector<PhaseTimes> times = net.take_phase_times();
+  const std::vector<std::int64_t> rows = split_batch(images.size(), replicas, Split::balanced);
+  std::vector<double> speeds;
+  for (std::size_t i = 0; i < times.size(); ++i)
+    speeds.push_back(static_cast<double>(rows[i]) / (times[i].forward + times[i].backward));
+  return engine::split_weights(speeds);
+}
+
+namespace engine {
+
+std::vector<int> split_weights(const std::vector<double>& speeds) {
+  const auto [slowest, fastest] = std::ranges::minmax(speeds);
+  if (!(fastest > kEqualSpeeds * slowest) || !std::isfinite(fastest)) return std::vector<int>(speeds.size(), 1);
+  const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);
+  std::vector<int> weights;
+  for (const double speed : speeds) weights.push_back(std::max(1, static_cast<int>(std::lround(1000 * speed / all))));
+  return weights;
+}
+
+}  // namespace engine
+}  // namespace dp
