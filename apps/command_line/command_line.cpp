@@ -1,6 +1,7 @@
 #include "command_line/command_line.h"
 
 #include <dp/error.h>
+#include <algorithm>
 #include <iostream>
 
 #include "command_line/suggestion.h"
@@ -78,17 +79,17 @@ void add_long_names(const CLI::App& app, std::vector<std::string>& names) {
   for (const CLI::App* command : app.get_subcommands({})) add_long_names(*command, names);
 }
 
-// A suggestion for the first of `words` that resembles a name.
-std::string meant(const CLI::App& app, const std::vector<std::string>& words) {
+// Refuses the words that CLI11 could not use: the first that looks like an option, else the first of all.
+[[noreturn]] void refuse_unknown(const CLI::App& app, std::vector<std::string> words, const std::string& hint) {
   std::vector<std::string> names;
   add_long_names(app, names);
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  for (const std::string& word : words) {
-    const std::string name = word.substr(0, word.find('='));
-    if (word.size() > 2 && std::find(names.begin(), names.end(), name) == names.end())
-      if (const std::string text = suggestion(name, names); !text.empty()) return text;
-  }
-  return "";
+  std::ranges::stable_partition(words, [](const std::string& word) { return word.starts_with('-'); });
+  const std::string name = words.front().substr(0, words.front().find('='));
+  const bool option = name.starts_with('-'), known = std::ranges::find(names, name) != names.end();
+  const std::string likely = name.size() > 2 && !known ? suggestion(name, names) : "";
+  usage((option ? name + " is not an option" : "'" + name + "' is neither an option nor a command") +
+        (known ? " here" : "") + (likely.empty() ? "; " + hint : likely));
 }
 
 }  // namespace
@@ -147,9 +148,11 @@ bool parse(CLI::App& app, int argc, const char* const* argv) {
   } catch (const CLI::Success& success) {
     app.exit(success);
     return false;
-  } catch (const CLI::ExtrasError& error) {
-    const std::string likely = meant(app, app.remaining(true));
-    usage(error.what() + (likely.empty() ? "; " + hint : likely));
+  } catch (const CLI::ExtrasError&) {
+    refuse_unknown(app, app.remaining(true), hint);
+  } catch (const CLI::ArgumentMismatch& error) {
+    const std::string text = error.what(), name = text.substr(0, text.find(':'));
+    usage(text.ends_with(" missing") ? name + " requires a value; " + hint : text + "; " + hint);
   } catch (const CLI::ParseError& error) {
     usage(std::string(error.what()) + "; " + hint);
   }

@@ -38,7 +38,7 @@ dp::RecordedOption read_option(const std::string& path, const std::string& name,
 
 std::vector<dp::RecordedOption> read_config_file(const std::string& path) try {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(path, error)) refuse(path, "is not a file that can be read");
+  if (!std::filesystem::is_regular_file(path, error)) refuse(path, "not a file; give one that --save-config wrote");
   std::vector<dp::RecordedOption> options;
   for (const auto& [key, node] : toml::parse_file(path))
     if (!node.is_table())

@@ -154,7 +154,9 @@ std::string find_resumed_folder(const TrainerOptions& options, bool locked, cons
   } else if (!exists(folder)) {
     throw Error(ErrorCode::data,
                 "checkpoint '" + folder + "' does not exist; give a checkpoint or run folder with --resume");
-  } else if (is_folder(folder) && !exists(folder + "/manifest.json")) {
+  } else if (!is_folder(folder)) {
+    throw Error(ErrorCode::data, "'" + folder + "' is not a folder; give a checkpoint or run folder with --resume");
+  } else if (!exists(folder + "/manifest.json")) {
     throw Error(ErrorCode::data, "'" + folder +
                                      "' contains neither manifest.json (a checkpoint) nor checkpoints/ (a run); " +
                                      "give a checkpoint or run folder with --resume");

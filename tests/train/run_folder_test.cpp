@@ -149,6 +149,20 @@ TEST_CASE("a symbolic link in place of the metrics file is not followed") {
   CHECK(read_text(temp / "precious") == "keep");
 }
 
+TEST_CASE("symbolic links in place of files that a run writes later are removed, not followed") {
+  const TemporaryFolder temp;
+  const std::string run = temp / "run";
+  std::filesystem::create_directory(run);
+  write_text(temp / "precious", "keep");
+  for (const char* name : {"env.json", "report.html", "summary.json", "predictions.json"})
+    std::filesystem::create_symlink(temp / "precious", run + "/" + name);
+  RunFolder folder(run);
+  folder.begin("", std::nullopt);
+  for (const char* name : {"env.json", "report.html", "summary.json", "predictions.json"})
+    CHECK_FALSE(std::filesystem::exists(std::filesystem::symlink_status(run + "/" + name)));
+  CHECK(read_text(temp / "precious") == "keep");
+}
+
 TEST_CASE("a file is replaced atomically, and a link to it stays a link") {
   const TemporaryFolder temp;
   dp::write_file_atomically(temp / "s.json", "one");

@@ -136,6 +136,10 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
   made_.note_unless_there(config);
   if (!is_file_or_link(config)) write_file_atomically(config, config_toml);
   for (const char* of_before : {"/summary.json", "/predictions.json"}) ::unlink((path_ + of_before).c_str());
+  for (const char* updated : {"/env.json", "/report.html"}) {  // their links would be followed
+    std::error_code error;
+    if (fs::is_symlink(path_ + updated, error)) ::unlink((path_ + updated).c_str());
+  }
   metrics_.keep(continued_from ? bytes_up_to(metrics, *continued_from) : 0);
   table_.keep(0);
   table_.append(csv_table(contents(metrics)));

@@ -11,6 +11,7 @@
 #include "apps/dp_train/fetch/files.h"
 #include "apps/fetch/local_server.h"
 #include "apps/idx_files.h"
+#include "apps/run_program.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
 #include "support/catch.h"
@@ -287,7 +288,7 @@ std::string official_file(const std::string& path, const std::string& name, std:
   return header + std::string("\0\x03", 2) + name + '\0' + read_text(temp / "packed").substr(10);
 }
 
-TEST_CASE("the official MNIST files have the checksums of the table, and are opened") {
+TEST_CASE("the official MNIST files have the checksums of the table, and a newcomer who fetches them can train") {
   const char* real = std::getenv("DP_TEST_DATA");
   if (!real || !fs::exists(std::string(real) + "/mnist")) DP_SKIP("DP_TEST_DATA names no folder with mnist/ in it");
   std::map<std::string, std::string> files;
@@ -302,10 +303,14 @@ TEST_CASE("the official MNIST files have the checksums of the table, and are ope
   if (files.begin()->second.size() != source.files[2].bytes) DP_SKIP("this gzip does not compress as GNU gzip does");
   const LocalServer server([&](const Request& request) { return part_of(files.at(request.path), request); });
   const TemporaryFolder temp;
-  const std::atomic<int> stop{0};
-  ::setenv("no_proxy", "127.0.0.1", 1);
-  dp_train::fetch(source, {.data_path = temp.path(), .mirror = server.address(), .quiet = true}, stop);
-  CHECK(dp::datasets::mnist(temp.path()).train->size() == 60000);
+  const Outcome fetched =
+      Program({"fetch", "mnist", "--mirror", server.address()}, temp.path(), {"no_proxy=127.0.0.1"}).wait();
+  INFO(fetched.err);
+  CHECK(fetched.code == 0);
+  const Outcome trained = run_dp_train({"--dataset", "mnist", "--cpu", "1", "--max-steps", "2"}, temp.path());
+  INFO(trained.err);
+  CHECK(trained.code == 0);
+  CHECK_THAT(trained.out, Catch::Contains("data: 60,000 training and 10,000 test images"));
 }
 
 }  // namespace

@@ -1,0 +1,86 @@
+// The console in a real terminal emulator: tmux interprets what dp_train prints, and shows its screen.
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <functional>
+#include <sstream>
+#include <thread>
+
+#include "apps/run_program.h"
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+
+namespace {
+
+using namespace dp::test;
+
+class Tmux {
+ public:
+  // Starts dp_train with these arguments in a terminal of 80x24.
+  Tmux(const std::string& folder, const std::string& arguments) : folder_(folder) {
+    call(
+        "-f /dev/null start-server \\; set -g remain-on-exit on \\; set -g status off \\; new-session -d -x 80 -y 24 "
+        "\"exec '" DP_TRAIN_PATH "' " +
+        arguments + "\"");
+  }
+  ~Tmux() { call("kill-server"); }
+  Tmux(const Tmux&) = delete;
+  Tmux& operator=(const Tmux&) = delete;
+
+  std::string call(const std::string& command) const {
+    return Program({}, folder_, {}, {"/bin/sh", "-c", "exec tmux -S '" + folder_ + "/socket' " + command}).wait().out;
+  }
+  // The screen's lines, once `shows` holds; at most 40 s.
+  std::vector<std::string> screen(const std::function<bool(const std::vector<std::string>&)>& shows) const {
+    std::vector<std::string> lines;
+    for (int look = 0; look < 400; ++look) {
+      lines.clear();
+      std::istringstream text(call("capture-pane -p"));
+      for (std::string line; std::getline(text, line);)
+        if (!line.empty()) lines.push_back(line);
+      if (!lines.empty() && shows(lines)) return lines;
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    FAIL("the screen shows only " << Catch::Detail::stringify(lines));
+    return lines;
+  }
+
+ private:
+  std::string folder_;
+};
+
+bool has(const std::string& line, const char* text) { return line.find(text) != std::string::npos; }
+
+TEST_CASE("in tmux the progress line is one line at 80x24 and at 50x20, and an interrupt has lines of its own") {
+  if (!std::filesystem::exists("/usr/bin/tmux")) DP_SKIP("tmux is not installed");
+  const TemporaryFolder temp;
+  const Tmux tmux(temp.path(), "--dataset digits --cpu 1 -b 16 -p 1 --output-dir run");
+  const auto step = [](const std::vector<std::string>& lines) {
+    return lines.back().starts_with("Epoch: [0]  [") && !has(lines.back(), "  [   0/");
+  };
+  const std::vector<std::string> wide = tmux.screen(step);
+  CHECK(std::count_if(wide.begin(), wide.end(), [](const auto& line) { return line.starts_with("Epoch: ["); }) == 1);
+  CHECK(has(wide.back(), "eta: "));
+  CHECK(has(wide.back(), "acc1: "));
+  CHECK(wide.back().size() < 80);
+  for (const std::string& line : wide) CHECK(!has(line, "Planning"));
+
+  tmux.call("resize-window -x 50 -y 20");
+  const std::vector<std::string> narrow =
+      tmux.screen([&](const std::vector<std::string>& lines) { return step(lines) && !has(lines.back(), "eta: "); });
+  CHECK(has(narrow.back(), "loss: "));
+  CHECK(narrow.back().size() < 50);
+  CHECK(narrow.size() <= 20);
+
+  tmux.call("send-keys C-c");
+  const std::vector<std::string> ended = tmux.screen([](const std::vector<std::string>& lines) {
+    return std::any_of(lines.begin(), lines.end(), [](const auto& line) { return has(line, "Pane is dead"); });
+  });
+  const auto begins = [&](const char* text) {
+    return std::count_if(ended.begin(), ended.end(), [&](const auto& line) { return line.starts_with(text); });
+  };
+  CHECK(begins("dp_train: stopping after a checkpoint is written") == 1);
+  CHECK(begins("Interrupted") == 1);
+}
+
+}  // namespace
