@@ -1,4 +1,5 @@
-# Compiles through ccache if it is installed. -DCMAKE_CXX_COMPILER_LAUNCHER= -DCMAKE_CUDA_COMPILER_LAUNCHER= disables it.
+# Compiles through ccache if it is installed. -DCMAKE_CXX_COMPILER_LAUNCHER= and -DCMAKE_CUDA_COMPILER_LAUNCHER= disable
+# it.
 find_program(DP_CCACHE ccache)
 mark_as_advanced(DP_CCACHE)
 if(DP_CCACHE)

@@ -127,10 +127,10 @@ class DataParallel {
   std::unique_ptr<State> state_;
 };
 
-// DataParallelOptions::split_weights for devices of unlike speed: trains a few steps on random images with equal shares,
-// and returns weights in proportion to the images per second that each replica's forward and backward passes reached.
-// Replicas within 5 % of each other get equal weights. `batch`: global batch size. Error(usage) with a process group,
-// logical shards or deterministic, because results would depend on the timings.
+// DataParallelOptions::split_weights for devices of unlike speed: trains a few steps on random images with equal
+// shares, and returns weights in proportion to the images per second that each replica's forward and backward passes
+// reached. Replicas within 5 % of each other get equal weights. `batch`: global batch size. Error(usage) with a process
+// group, logical shards or deterministic, because results would depend on the timings.
 std::vector<int> measure_split(const Model& model, const DataParallelOptions& options, std::int64_t batch);
 
 }  // namespace dp

@@ -11,10 +11,10 @@ namespace dp {
 // Columns of a terminal; 0: no limit.
 using Width = int;
 
-// "Epoch: [0]  [ 10/391]  eta: 0:00:12  lr: 0.1  img/s: 9843  floor: 71 %  data: 2 %  loss: 4.41 (4.52)  acc1: 3.9 (2.8)"
-// Values since the last line, and in brackets over the epoch so far. `floor_share`: DataParallel::step_floor() as a part
-// of the measured time of a step; 0: not shown. On a wide terminal a bar follows the step; on a narrow one columns are
-// dropped, the least important first; the epoch and the loss stay.
+// "Epoch: [0]  [ 10/391]  eta: 0:00:12  img/s: 9843  floor: 71 %  data: 2 %  loss: 4.41 (4.52)  acc1: 3.9 (2.8)"
+// Values since the last line, and in brackets over the epoch so far. `floor_share`: DataParallel::step_floor() as a
+// part of the measured time of a step; 0: not shown. On a wide terminal a bar follows the step; on a narrow one columns
+// are dropped, the least important first; the epoch and the loss stay.
 std::string step_line(const StepReport& report, double floor_share = 0, Width width = 0);
 // "Test: [ 12/79]", with a bar if there is room; without a total "Planning layers ...".
 std::string work_line(const WorkReport& report, Width width = 0);
