@@ -3,8 +3,8 @@
 
 namespace dp::kernels {
 
-// GFLOP/s of float32 multiply-adds (two operations each) on ten independent vectors in registers, on `threads` OpenMP
-// threads; the best of five runs.
+// GFLOP/s of float32 multiply-adds (two operations each) on independent vectors in registers, the widest that the
+// processor has, on `threads` OpenMP threads; the best of five runs.
 double measured_gflops(int threads);
 // GB/s of a copy of 64 MiB, with the bytes read and written, on `threads` OpenMP threads; the best of five runs.
 double measured_gbytes(int threads);

@@ -1,12 +1,15 @@
 #include "engine/plan/op_work.h"
 
+#include <chrono>
 #include <map>
 #include <numeric>
 
+#include "dp/data_parallel.h"
 #include "dp/models.h"
 #include "engine/plan/parameters.h"
 #include "kernels/backend.h"
 #include "support/catch.h"
+#include "support/training.h"
 
 using namespace dp;
 using namespace dp::engine;
@@ -77,4 +80,24 @@ TEST_CASE("op work: a product counts a multiplication and an addition per weight
   CHECK(expected.size() == 4);
   CHECK(flops_of(planned.plan().forward()) + flops_of(planned.plan().loss()) == all);
   CHECK(flops_of(planned.plan().backward()) == 2 * all - expected.front());  // the images have no gradient
+}
+
+TEST_CASE("the lower bound of a step is the sum over its layers, and no step is much faster") {
+  ModelBuilder m("wide", Shape{32, 16, 16});
+  const auto features = m.conv2d("conv", m.input(), {.out_channels = 64, .kernel = 3, .padding = 1});
+  const Model model = m.build(m.linear("fc", m.flatten(features), {.out_features = 10}));
+  DataParallel net(model, test::on_cpus(1));
+  CHECK(net.step_floor(32) == 0);  // no such step was prepared
+  const Batch batch = test::random_batch(model, 32);
+  double fastest = 1e9;
+  for (int step = 0; step < 10; ++step) {
+    const auto begin = std::chrono::steady_clock::now();
+    net.train_step(batch, Sgd{.lr = 0});
+    net.take_stats();
+    fastest = std::min(fastest, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  }
+  const double floor = net.step_floor(32);
+  CHECK(floor > 0);
+  // Twice, because other programs may disturb the measurement of the rates more than that of the steps.
+  CHECK(floor < 2 * fastest);
 }
