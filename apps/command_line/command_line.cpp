@@ -84,7 +84,8 @@ void add_long_names(const CLI::App& app, std::vector<std::string>& names) {
   std::vector<std::string> names;
   add_long_names(app, names);
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  std::ranges::stable_partition(words, [](const std::string& word) { return word.starts_with('-'); });
+  if (words.size() > 1) std::erase(words, "--");
+  std::ranges::stable_partition(words, [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
   const std::string name = words.front().substr(0, words.front().find('='));
   const bool option = name.starts_with('-'), known = std::ranges::find(names, name) != names.end();
   const std::string likely = name.size() > 2 && !known ? suggestion(name, names) : "";

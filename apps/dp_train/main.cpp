@@ -94,9 +94,10 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   if (!command.evaluate && !command.print_plan) dp::require_memory(model, data, options);
   options.stop = &signals.received;
   options.unsaved = &signals.unsaved;
-  console->on_work({"Planning layers"});
+  const char* const work = options.measure_split ? "Measuring the devices' speeds" : "Planning layers";
+  console->on_work({work});
   dp::Trainer trainer(model, data, options);
-  console->on_work({"Planning layers", 1, 1});
+  console->on_work({work, 1, 1});
   if (command.print_plan) {
     if (leads) std::printf("%s", trainer.net().describe_plan(options.batch_size).c_str());
     return code_of(signals);

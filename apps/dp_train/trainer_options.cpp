@@ -2,6 +2,7 @@
 
 #include <dp/error.h>
 #include <dp/models.h>
+#include <algorithm>
 
 namespace dp_train {
 namespace {
@@ -21,6 +22,14 @@ void check(const Command& command) {
   if (command.experiment) check_name(*command.experiment);
   if (command.evaluate && !options.trace_file.empty()) usage("--trace records training steps; remove --evaluate");
   if (command.evaluate && options.profile) usage("--profile measures training steps; remove --evaluate");
+}
+
+// Devices are not restored, so a recorded split may not fit those of now.
+void drop_unfit_split(dp::TrainerOptions& options) {
+  dp::DataParallelOptions& parallel = options.parallel;
+  const bool alone = !parallel.process_group, shards = parallel.logical_shards > 0;
+  if (!alone || shards || parallel.split_weights.size() != parallel.devices.size()) parallel.split_weights.clear();
+  if (!alone || shards || parallel.deterministic) options.measure_split = false;
 }
 
 }  // namespace
@@ -45,6 +54,9 @@ dp::TrainerOptions trainer_options(const Command& command, const std::vector<dp:
   }
   options.parallel.devices = devices;
   options.parallel.process_group = group;
+  const bool configured = std::ranges::any_of(command.configured, [](const auto& o) { return o.name == "split"; });
+  if (!configured && !command.given.contains("split")) drop_unfit_split(options);
+  if (command.evaluate || command.print_plan || command.estimate_memory) options.measure_split = false;
   return options;
 }
 

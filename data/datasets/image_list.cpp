@@ -62,7 +62,9 @@ ImageList list_images(const std::string& folder, const std::vector<std::string>*
     const std::vector<std::string> images = names_in(fs::path(folder) / name, [&](const fs::directory_entry& entry) {
       const std::string ending = ending_of(entry);
       if (ending == ".jpg" || ending == ".jpeg" || ending == ".png") return true;
-      ++list.passed_over[is_folder(entry) ? "folders" : ending.empty() ? "without an ending" : ending];
+      const std::string kind = is_folder(entry) ? "folders" : ending.empty() ? "without an ending" : ending;
+      constexpr std::size_t kMostKinds = 1000;  // a number behind the last dot may make each name another kind
+      if (list.passed_over.size() < kMostKinds || list.passed_over.contains(kind)) ++list.passed_over[kind];
       return false;
     });
     if (images.empty() && !classes)

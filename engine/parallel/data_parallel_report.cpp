@@ -50,15 +50,19 @@ Stats DataParallel::take_stats() {
 
 bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
   State& s = *state_;
-  // A shard has at most this many rows of a batch, however the batch is split.
-  const int shards = s.setup.options.process_group ? 1 : s.setup.shards();
-  const std::int64_t most = (rows + shards - 1) / shards * s.setup.local_shards() * batches;
+  // A replica's rows of one batch, at most: those of the largest batch, or of a smaller one that deals out a remainder.
+  const auto most_of = [&](int rank) {
+    if (s.setup.options.process_group) return rows;
+    if (!s.setup.options.split_weights.empty()) return s.setup.rows_of(rows, rank, 0).size() + 1;
+    return (rows + s.setup.shards() - 1) / s.setup.shards() * s.setup.local_shards();
+  };
   const std::size_t row_bytes = static_cast<std::size_t>(s.setup.model.output().numel()) * s.setup.element_bytes();
   s.logits_stores.clear();
   std::vector<std::unique_ptr<engine::LogitsStore>> stores(s.team.replicas.size());
   s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
     try {
-      stores[s.team.local(replica)] = std::make_unique<engine::LogitsStore>(replica, most, row_bytes);
+      stores[s.team.local(replica)] =
+          std::make_unique<engine::LogitsStore>(replica, batches * most_of(replica.rank()), row_bytes);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::device) throw;
     } catch (const std::bad_alloc&) {

@@ -8,9 +8,9 @@
 #include "dp/error.h"
 #include "dp/random.h"
 #include "engine/base/test_modes.h"
-#include "engine/parallel/bucket_tuning.h"
 #include "engine/parallel/data_parallel_state.h"
 #include "engine/parallel/state/loss_scale.h"
+#include "engine/parallel/tuning/bucket_tuning.h"
 #include "kernels/host/cores.h"
 
 namespace dp {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <optional>
+#include <new>
 
 #include "dp/error.h"
 #include "dp/process_group.h"
@@ -128,19 +128,31 @@ std::vector<LayerTime> DataParallel::layer_times() {
 double DataParallel::step_floor(std::int64_t batch) const {
   State& s = *state_;
   const engine::ModelSetup& setup = s.setup;
-  std::vector<double> seconds(s.team.replicas.size());
-  s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
-    std::optional<kernels::Rates> rates;
-    double& sum = seconds[s.team.local(replica)];
+  const std::int64_t local = setup.options.process_group ? (batch + setup.size() - 1) / setup.size() : batch;
+  const bool same_rates = setup.options.devices.front().kind != DeviceKind::cuda;
+  const auto plans_of = [&](engine::Replica& replica) {
+    std::vector<const engine::Plan*> plans;
     for (int micro = 0; micro < setup.options.grad_accum_steps; ++micro)
       for (int shard = 0; shard < replica.local_shards(); ++shard) {
-        const std::int64_t rows = setup.rows_of(setup.micro_batch(batch, micro).size(), replica.rank(), shard).size();
+        const std::int64_t rows = setup.rows_of(setup.micro_batch(local, micro).size(), replica.rank(), shard).size();
         const bool gathers = setup.options.loss == LossAt::gathered;
-        const engine::Plan* const plan =
-            rows > 0 ? replica.find_plan(setup.plan_options(rows, true, micro > 0, gathers)) : nullptr;
-        if (plan != nullptr && !rates) rates = replica.context().rates();
-        if (plan != nullptr) sum += engine::floor_of(*plan, *rates);
+        if (rows > 0) plans.push_back(replica.find_plan(setup.plan_options(rows, true, micro > 0, gathers)));
       }
+    std::erase(plans, nullptr);
+    return plans;
+  };
+  kernels::Rates first;  // measuring takes memory and time: once for replicas of the same kind
+  s.team.on_first([&](engine::Replica& replica, engine::GradientSync&) {
+    try {
+      if (!plans_of(replica).empty()) first = replica.context().rates();
+    } catch (const std::bad_alloc&) {  // then unknown
+    }
+  });
+  std::vector<double> seconds(s.team.replicas.size());
+  s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
+    const std::vector<const engine::Plan*> plans = plans_of(replica);
+    const kernels::Rates rates = same_rates || plans.empty() ? first : replica.context().rates();
+    for (const engine::Plan* const plan : plans) seconds[s.team.local(replica)] += engine::floor_of(*plan, rates);
   });
   return *std::ranges::max_element(seconds);
 }

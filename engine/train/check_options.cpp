@@ -24,6 +24,7 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
       !options.measure_split || !(options.parallel.deterministic || options.parallel.logical_shards > 0),
       "--split auto excludes --deterministic and --logical-shards: the shards would depend on timings; give weights "
       "such as --split 3:1");
+  require(!options.measure_split || options.parallel.split != Split::chunk, "measure_split excludes Split::chunk");
   require(!options.measure_split || !options.parallel.process_group,
           "--split auto requires one process (--engine dp): ranks have shards of equal size");
   engine::check(options.optimizer);

@@ -26,7 +26,11 @@ class Run {
   Run with(std::int64_t batch, int replicas) const {
     Run other = *this;
     other.options_.batch_size = batch;
-    other.options_.parallel.devices.resize(static_cast<std::size_t>(replicas));
+    if (replicas == this->replicas()) return other;
+    DataParallelOptions& parallel = other.options_.parallel;
+    parallel.devices.resize(static_cast<std::size_t>(replicas));
+    parallel.split_weights.clear();
+    if (parallel.logical_shards % replicas != 0) parallel.logical_shards = replicas;
     return other;
   }
 

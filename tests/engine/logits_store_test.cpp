@@ -75,6 +75,17 @@ TEST_CASE("evaluate() stores the logits of predict(), which are taken once") {
       }
 }
 
+TEST_CASE("evaluate() stores the logits of all rows, however the batch is split by weight") {
+  const Model model = small_convnet();
+  for (const std::vector<int>& weights : {std::vector{3, 1}, {1, 3}, {1, 1, 8}, {1, 100}}) {
+    DataParallelOptions options = on_cpus(static_cast<int>(weights.size()));
+    options.split_weights = weights;
+    DataParallel net(model, options);
+    REQUIRE(net.store_logits(2, 9));
+    check_stored(net, two_batches(model));
+  }
+}
+
 TEST_CASE("rows beyond the room for stored logits are left out, and other room replaces it") {
   const Model model = small_convnet();
   const std::vector<Batch> batches = two_batches(model);

@@ -2,8 +2,8 @@
 
 #include "dp/error.h"
 #include "dp/models.h"
-#include "engine/parallel/bucket_tuning.h"
 #include "engine/parallel/data_parallel_state.h"
+#include "engine/parallel/tuning/bucket_tuning.h"
 #include "engine/plan/fusion.h"
 #include "engine/plan/placement.h"
 #include "support/catch.h"

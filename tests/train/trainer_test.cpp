@@ -1,4 +1,6 @@
 // Whole runs: reports, files in the run folder, and how they end.
+#include <fmt/format.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +16,8 @@ using dp::test::expect_error;
 using dp::test::lines_of;
 using dp::test::read_text;
 using dp::test::TemporaryFolder;
+using dp::test::tiny_digits;
+using dp::test::tiny_model;
 using dp::test::tiny_options;
 using dp::test::tiny_run;
 
@@ -121,6 +125,23 @@ TEST_CASE("a dry run takes one batch of each kind and writes nothing") {
   CHECK(summary.steps == 1);
   CHECK(evaluated == 128);
   CHECK_FALSE(fs::exists(temp / "run"));
+}
+
+TEST_CASE("a measured split is used, and recorded as what `auto` became") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.parallel.deterministic = false;
+  options.measure_split = true;
+  Trainer trainer(tiny_model(), tiny_digits(), options);
+  const std::vector<int> weights = trainer.net().options().split_weights;
+  REQUIRE(weights.size() == 2);
+  CHECK_FALSE(trainer.run().interrupted);
+  const std::string config = test::read_text(temp / "config.toml");
+  CHECK_THAT(config, Catch::Contains("\nsplit = \"auto\"\n"));
+  CHECK_THAT(config, Catch::Contains(fmt::format("\nsplit = \"{}:{}\"\n", weights[0], weights[1])));
+  options.output_dir.clear();
+  options.parallel.deterministic = true;
+  CHECK_THROWS_WITH(Trainer(tiny_model(), tiny_digits(), options), Catch::Contains("--split auto excludes"));
 }
 
 TEST_CASE("a folder holds one run") {

@@ -3,11 +3,11 @@
 #include <algorithm>
 
 #include "dp/error.h"
-#include "engine/parallel/bucket_tuning.h"
 #include "engine/parallel/gathered_loss.h"
 #include "engine/parallel/gradient_sync.h"
 #include "engine/parallel/memory/batch_kind.h"
 #include "engine/parallel/state/moving_average.h"
+#include "engine/parallel/tuning/bucket_tuning.h"
 #include "kernels/host/memory.h"
 
 namespace dp {

@@ -61,7 +61,7 @@ class Console {
     if (quiet_ || !rewrite_) return;
     const auto now = std::chrono::steady_clock::now();
     const bool ends = report.total > 0 && report.done == report.total;
-    if (!ends && now - worked_ < std::chrono::milliseconds(100)) return;
+    if (!ends && report.done > 0 && now - worked_ < std::chrono::milliseconds(100)) return;
     worked_ = now;
     if (progress_is_open_) finish_line();
     put("\r" + (ends ? std::string() : work_line(report, width())) + "\x1b[K");

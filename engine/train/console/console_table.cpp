@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 
 #include "engine/base/split.h"
@@ -97,14 +98,19 @@ std::string describe_data(const DatasetPair& data) {
       fmt::format("data: {} training and {} test images, {} classes of {}{} training images",
                   with_separators(data.train->size()), with_separators(data.test->size()), data.train->classes(),
                   least == most ? "" : with_separators(least) + " to ", with_separators(most));
-  std::map<std::string, std::int64_t> others;
+  std::map<std::string, std::int64_t> counted;
   for (const auto& part : {data.train, data.test})
-    for (const auto& [ending, files] : part->passed_over()) others[printable(ending)] += files;
-  if (others.empty()) return text;
+    for (const auto& [ending, files] : part->passed_over()) counted[printable(ending)] += files;
+  if (counted.empty()) return text;
+  std::vector<std::pair<std::string, std::int64_t>> others(counted.begin(), counted.end());
+  std::ranges::stable_sort(others, std::greater(), [](const auto& other) { return other.second; });
+  constexpr std::size_t kNamed = 5;
   text += "\nnot images, passed over:";
-  for (const auto& [ending, files] : others)
-    text += fmt::format("{} {} {}", ending == others.begin()->first ? "" : ",", with_separators(files), ending);
-  return text;
+  for (std::size_t i = 0; i < std::min(kNamed, others.size()); ++i)
+    text += fmt::format("{} {} {}", i == 0 ? "" : ",", with_separators(others[i].second), others[i].first);
+  std::int64_t more = 0;
+  for (std::size_t i = kNamed; i < others.size(); ++i) more += others[i].second;
+  return more == 0 ? text : text + fmt::format(", {} with other endings", with_separators(more));
 }
 
 std::string start_table(const DataParallel& net, const TrainerOptions& options) {
@@ -134,15 +140,14 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
                     cpu ? std::to_string(chosen.threads_per_replica) : "-", mebibytes(net.memory_use(replica).total()));
   }
   const auto name = [&](const char* option) { return parallel_option_table().text(option, chosen); };
-  out += fmt::format("global batch {}, reduce {}{}, loss {}, split {}, bn {}, seed {}{}{}{}\n", options.batch_size,
-                     name("reduce"),
-                     chosen.reduce_dtype == DType::f32 ? ""
-                     : replicas * shards_each > 1      ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
-                                                       : " (nothing to reduce)",
-                     name("loss"), engine::split_text(chosen) + (options.measure_split ? " (measured)" : ""),
-                     name("bn"), chosen.seed, chosen.deterministic ? ", deterministic" : "",
-                     chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name("amp-dtype")),
-                     chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
+  out += fmt::format(
+      "global batch {}, reduce {}{}, loss {}, split {}, bn {}, seed {}{}{}{}\n", options.batch_size, name("reduce"),
+      chosen.reduce_dtype == DType::f32 ? ""
+      : replicas * shards_each > 1      ? fmt::format(" in {}", to_string(chosen.reduce_dtype))
+                                        : " (nothing to reduce)",
+      name("loss"), engine::split_text(chosen), name("bn"), chosen.seed, chosen.deterministic ? ", deterministic" : "",
+      chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name("amp-dtype")),
+      chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
   const Choice graphs = net.graphs_choice();
   out += fmt::format("comm {}: {}\ngraphs {}: {}\n", net.communicator(), net.communicator_choice().reason, graphs.what,
                      graphs.reason);

@@ -74,7 +74,7 @@ TEST_CASE("in tmux the progress line is one line at 80x24 and at 50x20, and an i
 
   tmux.call("send-keys C-c");
   const std::vector<std::string> ended = tmux.screen([](const std::vector<std::string>& lines) {
-    return std::any_of(lines.begin(), lines.end(), [](const auto& line) { return has(line, "Pane is dead"); });
+    return std::any_of(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("Interrupted"); });
   });
   const auto begins = [&](const char* text) {
     return std::count_if(ended.begin(), ended.end(), [&](const auto& line) { return line.starts_with(text); });

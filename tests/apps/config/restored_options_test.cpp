@@ -146,6 +146,31 @@ TEST_CASE("devices are not restored, and a change of them is said") {
   CHECK_THAT(resumed.out, Catch::Contains("devices changed from cpu, cpu to cpu, cpu, cpu"));
 }
 
+TEST_CASE("a recorded split that does not fit the devices of a resume is dropped, and the change is said") {
+  Place place;
+  for (const char* split : {"3:1", "auto"}) {
+    const std::string folder = split[0] == 'a' ? "measured" : "weighted";
+    REQUIRE(place.run(kBase + Words{"--epochs", "1", "--split", split, "--output-dir", folder}).code == 0);
+    CHECK_THAT(text_of(place.path(folder + "/config.toml")), Catch::Contains("\nsplit = \"" + std::string(split)));
+    CHECK(place.run({"--evaluate", "--resume", folder, "--cpu", "1"}).code == 0);
+    const Outcome same = place.run({"--resume", folder, "--epochs", "2", "--cpu", "2"});
+    INFO(same.err);
+    CHECK(same.code == 0);
+    CHECK_THAT(same.out, !Catch::Contains("split " + std::string(split) + " -> "));
+    const Outcome ranks = place.run({"--resume", folder, "--epochs", "3", "--engine", "ddp", "--cpu", "2"});
+    INFO(ranks.err);
+    CHECK(ranks.code == 0);
+    CHECK_THAT(ranks.out, Catch::Contains("split " + std::string(split) + " -> balanced"));
+  }
+  REQUIRE(place.run(kBase + Words{"--epochs", "1", "--split", "3:1", "--output-dir", "two"}).code == 0);
+  const Outcome three = place.run({"--resume", "two", "--epochs", "2", "--cpu", "3"});
+  INFO(three.err);
+  CHECK(three.code == 0);
+  CHECK_THAT(three.out, Catch::Contains("split 3:1 -> balanced"));
+  const Outcome given = place.run({"--resume", "two", "--epochs", "3", "--cpu", "3", "--split", "3:1"});
+  CHECK(given.code == 2);
+}
+
 TEST_CASE("every rank of ddp goes on with the options that rank 0 reads") {
   Place place;
   const Words words = kBase + kTwelve + Words{"--engine", "ddp"};

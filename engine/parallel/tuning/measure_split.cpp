@@ -1,4 +1,4 @@
-#include "engine/parallel/measure_split.h"
+#include "engine/parallel/tuning/measure_split.h"
 
 #include <algorithm>
 #include <chrono>
@@ -31,6 +31,7 @@ DataParallelOptions independent(DataParallelOptions options) {
   options.split_weights.clear();
   options.graphs = Graphs::never;  // the phases of a graph have no times of their own
   options.batch_norm = BatchNormMode::master;
+  options.loss = LossAt::local;
   options.on_nonfinite = OnNonfinite::skip;  // the images are random
   options.ema_decay.reset();
   options.grad_accum_steps = 1;
@@ -39,16 +40,8 @@ DataParallelOptions independent(DataParallelOptions options) {
   return options;
 }
 
-}  // namespace
-
-std::vector<int> measure_split(const Model& model, const DataParallelOptions& options, std::int64_t batch) {
-  if (options.process_group || options.logical_shards > 0 || options.deterministic)
-    throw Error(ErrorCode::usage,
-                "a split by measured speed requires one process, no logical shards, and no --deterministic");
-  DataParallel net(model, independent(options));
-  const int replicas = net.size();
-  const Batch images =
-      random_images(model, std::max<std::int64_t>(batch / options.grad_accum_steps, 2 * std::int64_t{replicas}));
+std::vector<PhaseTimes> measured_times(DataParallel& net, std::int64_t rows) {
+  const Batch images = random_images(net.model(), rows);
   const Optimizer none = Sgd{.lr = 0};
   const auto step = [&] {
     net.train_step(images, none);
@@ -59,17 +52,35 @@ std::vector<int> measure_split(const Model& model, const DataParallelOptions& op
   const auto begin = std::chrono::steady_clock::now();
   const auto passed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(); };
   for (int i = 0; i < kLeastSteps || (i < kMostSteps && passed() < kSeconds); ++i) step();
-  const std::vector<PhaseTimes> times = net.take_phase_times();
-  const std::vector<std::int64_t> rows = split_batch(images.size(), replicas, Split::balanced);
-  std::vector<double> speeds;
-  for (std::size_t i = 0; i < times.size(); ++i)
-    speeds.push_back(static_cast<double>(rows[i]) / (times[i].forward + times[i].backward));
-  return engine::split_weights(speeds);
+  return net.take_phase_times();
+}
+
+}  // namespace
+
+std::vector<int> measure_split(const Model& model, const DataParallelOptions& options, std::int64_t batch) {
+  if (options.process_group || options.logical_shards > 0 || options.deterministic)
+    throw Error(ErrorCode::usage,
+                "a split by measured speed requires one process, no logical shards, and no --deterministic");
+  for (std::int64_t divisor = 1;; divisor *= 2) {
+    DataParallel net(model, independent(options));
+    if (net.size() == 1) return {1};
+    const std::int64_t least = 2 * std::int64_t{net.size()};
+    const std::int64_t rows = std::max(batch / options.grad_accum_steps / divisor, least);
+    try {
+      return engine::weights_of(measured_times(net, rows), rows);
+    } catch (const Error& error) {  // an equal share may not fit the smallest device, where its own will
+      if (error.code() != ErrorCode::device || rows == least || net.step_count() > 0) throw;
+    }
+  }
 }
 
 namespace engine {
 
-std::vector<int> split_weights(const std::vector<double>& speeds) {
+std::vector<int> weights_of(const std::vector<PhaseTimes>& times, std::int64_t rows) {
+  const std::vector<std::int64_t> shares = split_batch(rows, static_cast<int>(times.size()), Split::balanced);
+  std::vector<double> speeds;
+  for (std::size_t i = 0; i < times.size(); ++i)
+    speeds.push_back(static_cast<double>(shares[i]) / (times[i].forward + times[i].backward));
   const auto [slowest, fastest] = std::ranges::minmax(speeds);
   if (!(fastest > kEqualSpeeds * slowest) || !std::isfinite(fastest)) return std::vector<int>(speeds.size(), 1);
   const double all = std::accumulate(speeds.begin(), speeds.end(), 0.0);

@@ -1,4 +1,4 @@
-#include "engine/parallel/bucket_tuning.h"
+#include "engine/parallel/tuning/bucket_tuning.h"
 #include "kernels/op_args.h"
 
 #include <algorithm>
