@@ -92,7 +92,7 @@ std::vector<std::string> warnings(const RunData& run) {
     found.push_back(fmt::format("training spent {:.0f} % of the time waiting for data; raise --workers",
                                 100 * sum / static_cast<double>(loading.size())));
   std::int64_t skipped = 0;
-  for (const nlohmann::json& line : run.training) skipped += line.value("skipped", std::int64_t{0});
+  for (const Point& point : run.curve("skipped")) skipped += static_cast<std::int64_t>(point.y);
   if (skipped > 0) found.push_back(fmt::format("{} steps were skipped: a loss or gradient was not finite", skipped));
   return found;
 }

@@ -101,10 +101,10 @@ std::string RunData::option(const std::string& wanted) const {
   return at == options.end() ? "" : at->second;
 }
 
-Curve RunData::curve(const char* field) const {
-  Curve curve;
-  for (const nlohmann::json& line : training) add_point(curve, line, field);
-  return curve;
+const Curve& RunData::curve(const char* field) const {
+  static const Curve none;
+  const auto at = training.find(field);
+  return at == training.end() ? none : at->second;
 }
 
 Curve RunData::test_curve(const char* field, bool average) const {
@@ -115,15 +115,7 @@ Curve RunData::test_curve(const char* field, bool average) const {
 }
 
 std::vector<std::vector<std::pair<std::string, double>>> RunData::phases() const {
-  std::vector<std::vector<std::pair<std::string, double>>> sums;
-  for (const nlohmann::json& line : training) {
-    const auto phases = line.find("phases");
-    if (phases == line.end() || !phases->is_array()) continue;
-    sums.resize(std::max(sums.size(), phases->size()));
-    for (std::size_t replica = 0; replica < phases->size(); ++replica)
-      for (const auto& [phase, seconds] : (*phases)[replica].items())
-        if (seconds.is_number()) sum_of(sums[replica], phase) += seconds.get<double>();
-  }
+  auto sums = phase_sums;
   const double loading = loading_seconds();
   for (auto& replica : sums)
     for (auto& [phase, seconds] : replica)
@@ -132,22 +124,42 @@ std::vector<std::vector<std::pair<std::string, double>>> RunData::phases() const
 }
 
 double RunData::loading_seconds() const {
+  const Curve &steps = curve("step"), &rates = curve("images_per_second"), &shares = curve("loading_share");
   double seconds = 0, before = 0;
   // A run resumed in another folder begins at the step of the checkpoint.
-  if (!resumptions.empty() && !training.empty()) {
+  if (!resumptions.empty() && !steps.empty()) {
     const double resumed = number(resumptions.front(), "step");
-    if (number(training.front(), "step") > resumed) before = resumed;
+    if (steps.front().x > resumed) before = resumed;
   }
   const std::string batch = option("batch-size");
-  for (const nlohmann::json& line : training) {
-    const double step = number(line, "step"), rate = number(line, "images_per_second");
-    const double share = number(line, "loading_share");
-    if (!batch.empty() && rate > 0 && share > 0 && step > before)
-      seconds += share * (step - before) * std::strtod(batch.c_str(), nullptr) / rate;
-    before = std::isfinite(step) ? step : before;
+  auto rate = rates.begin(), share = shares.begin();
+  for (const auto& [step, same] : steps) {
+    const auto at_step = [step = step](const Curve& curve, Curve::const_iterator& at) {
+      while (at != curve.end() && at->x < step) ++at;
+      return at != curve.end() && at->x == step ? at->y : 0;
+    };
+    const double images = at_step(rates, rate), waited = at_step(shares, share);
+    if (!batch.empty() && images > 0 && waited > 0 && step > before)
+      seconds += waited * (step - before) * std::strtod(batch.c_str(), nullptr) / images;
+    before = step;
   }
   return seconds;
 }
+
+namespace {
+
+void add_training(RunData& run, const nlohmann::json& line) {
+  for (const auto& [field, value] : line.items())
+    if (value.is_number()) add_point(run.training[field], line, field.c_str());
+  const auto phases = line.find("phases");
+  if (phases == line.end() || !phases->is_array()) return;
+  run.phase_sums.resize(std::max(run.phase_sums.size(), phases->size()));
+  for (std::size_t replica = 0; replica < phases->size(); ++replica)
+    for (const auto& [phase, seconds] : (*phases)[replica].items())
+      if (seconds.is_number()) sum_of(run.phase_sums[replica], phase) += seconds.get<double>();
+}
+
+}  // namespace
 
 RunData read_run(const std::string& folder) {
   std::error_code error;
@@ -165,7 +177,7 @@ RunData read_run(const std::string& folder) {
   run.parts = read_parts(text_of(folder + "/env.json"));
   run.options = read_options(text_of(latest_config(folder)));
   run.predictions = read_predictions(folder + "/predictions.json");
-  std::istringstream lines(text_of(folder + "/metrics.jsonl"));
+  std::ifstream lines(folder + "/metrics.jsonl", std::ios::binary);
   for (std::string text; std::getline(lines, text);) {
     Json line = Json::parse(text, nullptr, false);
     if (!line.is_object() || !line.contains("kind")) continue;
@@ -176,7 +188,7 @@ RunData read_run(const std::string& folder) {
     const Json kind = line["kind"];
     if (kind == "resumed") keep_changes(line);
     if (kind == "train")
-      run.training.push_back(std::move(line));
+      add_training(run, line);
     else if (kind == "eval")
       run.evaluations.push_back(std::move(line));
     else if (kind == "resumed")

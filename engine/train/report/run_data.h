@@ -1,6 +1,8 @@
 // The data of a run, read from its folder.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -17,18 +19,21 @@ struct Point {
 using Curve = std::vector<Point>;
 
 struct RunData {
-  std::string name;                                                // of the folder
-  nlohmann::json summary;                                          // null while the run goes on, or if it failed
-  nlohmann::ordered_json parts;                                    // of env.json
-  std::vector<std::pair<std::string, std::string>> options;        // of the latest config file, as text
-  std::vector<nlohmann::json> training, evaluations, resumptions;  // lines of metrics.jsonl
-  std::optional<PredictionsRecord> predictions;                    // of the last evaluation that was recorded
+  std::string name;                                          // of the folder
+  nlohmann::json summary;                                    // null while the run goes on, or if it failed
+  nlohmann::ordered_json parts;                              // of env.json
+  std::vector<std::pair<std::string, std::string>> options;  // of the latest config file, as text
+  std::vector<nlohmann::json> evaluations, resumptions;      // lines of metrics.jsonl
+  std::map<std::string, Curve, std::less<>> training;        // each number of its training lines, over their steps
+  // Seconds of each phase in the recorded steps, by replica.
+  std::vector<std::vector<std::pair<std::string, double>>> phase_sums;
+  std::optional<PredictionsRecord> predictions;  // of the last evaluation that was recorded
 
   std::string option(const std::string& name) const;  // empty: not recorded
-  Curve curve(const char* field) const;               // of the training lines, over steps
+  const Curve& curve(const char* field) const;        // of the training lines; may be empty
   // Of the evaluations of the weights, or of their average.
   Curve test_curve(const char* field, bool average) const;
-  // Seconds of each phase in the recorded steps, by replica; "waiting" without the time for data.
+  // phase_sums, but "waiting" without the time for data.
   std::vector<std::vector<std::pair<std::string, double>>> phases() const;
   double loading_seconds() const;  // time spent waiting for data
 };
