@@ -17,7 +17,7 @@ struct StepInputs {
   float max_norm = 0;  // 0: no clipping
   std::uint32_t skip_nonfinite = 0;
   UpdateInputs update{};
-  double average_share = 0;  // share of the new weights in their moving average: 1 - decay
+  double average_share = 0;  // weight of the new value in the moving average: 1 - d
 };
 
 // Written by ops.

@@ -79,7 +79,7 @@ void add_long_names(const CLI::App& app, std::vector<std::string>& names) {
   for (const CLI::App* command : app.get_subcommands({})) add_long_names(*command, names);
 }
 
-// Refuses the words that CLI11 could not use: the first that looks like an option, else the first of all.
+// Throws an error about the first unknown word that looks like an option, or else about the first unknown word.
 [[noreturn]] void refuse_unknown(const CLI::App& app, std::vector<std::string> words, const std::string& hint) {
   std::vector<std::string> names;
   add_long_names(app, names);

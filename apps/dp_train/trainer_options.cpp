@@ -24,7 +24,7 @@ void check(const Command& command) {
   if (command.evaluate && options.profile) usage("--profile measures training steps; remove --evaluate");
 }
 
-// Devices are not restored, so a recorded split may not fit those of now.
+// A resumed run may have other devices. A recorded split that does not fit them is replaced by equal shares.
 void drop_unfit_split(dp::TrainerOptions& options) {
   dp::DataParallelOptions& parallel = options.parallel;
   const bool alone = !parallel.process_group, shards = parallel.logical_shards > 0;

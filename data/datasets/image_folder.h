@@ -17,7 +17,7 @@ struct ImageList {
   std::vector<std::int32_t> labels;  // per image: index into `classes`
   std::string names;                 // file names of all images, concatenated
   std::vector<std::uint64_t> ends;   // per image: end of its name in `names`
-  // Other files and folders in the class folders: their endings, in lower case, and numbers.
+  // Other files and folders in the class folders, counted by their ending in lower case.
   std::map<std::string, std::int64_t> passed_over;
 
   std::string path(const std::string& folder, std::int64_t index) const;

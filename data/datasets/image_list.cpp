@@ -63,7 +63,7 @@ ImageList list_images(const std::string& folder, const std::vector<std::string>*
       const std::string ending = ending_of(entry);
       if (ending == ".jpg" || ending == ".jpeg" || ending == ".png") return true;
       const std::string kind = is_folder(entry) ? "folders" : ending.empty() ? "without an ending" : ending;
-      constexpr std::size_t kMostKinds = 1000;  // a number behind the last dot may make each name another kind
+      constexpr std::size_t kMostKinds = 1000;  // names such as shot.000123 have an ending each
       if (list.passed_over.size() < kMostKinds || list.passed_over.contains(kind)) ++list.passed_over[kind];
       return false;
     });

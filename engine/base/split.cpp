@@ -54,7 +54,7 @@ kernels::Range shard_of(std::int64_t rows, int index, int parts, Split split) {
 
 kernels::Range shard_of(std::int64_t rows, int index, const std::vector<int>& weights) {
   const std::int64_t total = std::accumulate(weights.begin(), weights.end(), std::int64_t{0});
-  // The exact shares rounded down, in all and before this shard; the first shards get the samples that are left over.
+  // Each shard gets its exact share, rounded down. The first shards get one more of the remaining samples each.
   std::int64_t all = 0, begin = 0, size = 0;
   for (std::size_t i = 0; i < weights.size(); ++i) {
     const std::int64_t share = rows * weights[i] / total;

@@ -13,7 +13,7 @@ inline constexpr int kMostSplitWeight = 1'000'000;
 
 // Rows of part `index` when `rows` rows are split into `parts` parts; may be empty.
 kernels::Range shard_of(std::int64_t rows, int index, int parts, Split split);
-// The same with one part per weight.
+// Rows of part `index` when each part gets a share in proportion to its weight; may be empty.
 kernels::Range shard_of(std::int64_t rows, int index, const std::vector<int>& weights);
 
 // "balanced", "chunk", or the weights as "3:1".

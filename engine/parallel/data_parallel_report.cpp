@@ -50,7 +50,8 @@ Stats DataParallel::take_stats() {
 
 bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
   State& s = *state_;
-  // A replica's rows of one batch, at most: those of the largest batch, or of a smaller one that deals out a remainder.
+  // The most rows that a replica gets of one batch. With weights, a batch that is slightly smaller than the largest one
+  // can give a replica one row more.
   const auto most_of = [&](int rank) {
     if (s.setup.options.process_group) return rows;
     if (!s.setup.options.split_weights.empty()) return s.setup.rows_of(rows, rank, 0).size() + 1;

@@ -141,11 +141,11 @@ double DataParallel::step_floor(std::int64_t batch) const {
     std::erase(plans, nullptr);
     return plans;
   };
-  kernels::Rates first;  // measuring takes memory and time: once for replicas of the same kind
+  kernels::Rates first;  // measured once for all CPU replicas, because it takes memory and time
   s.team.on_first([&](engine::Replica& replica, engine::GradientSync&) {
     try {
       if (!plans_of(replica).empty()) first = replica.context().rates();
-    } catch (const std::bad_alloc&) {  // then unknown
+    } catch (const std::bad_alloc&) {  // the rates stay unknown
     }
   });
   std::vector<double> seconds(s.team.replicas.size());

@@ -56,7 +56,7 @@ struct ModelSetup {
     if (options.process_group) return {0, batch};
     return rows_of_shard(batch, rank * local_shards() + shard);
   }
-  // The same for a shard counted over all replicas of one process.
+  // The rows of shard `shard`, with the shards of all replicas numbered in order. Not with a process group.
   kernels::Range rows_of_shard(std::int64_t batch, int shard) const {
     return options.split_weights.empty() ? shard_of(batch, shard, shards(), options.split)
                                          : shard_of(batch, shard, options.split_weights);

@@ -20,7 +20,8 @@ struct OpWork {
   std::vector<std::int64_t> convolution;
 };
 OpWork work_of(const PlanStep& step);
-// The longer of arithmetic and memory traffic, in seconds; 0 if the rates are unknown.
+// Lower bound of the op's time in seconds: its arithmetic or its memory traffic, whichever takes longer. 0 if the rates
+// are unknown.
 double floor_of(const OpWork& work, const kernels::Rates& rates);
 // The sum over all ops of a plan.
 double floor_of(const Plan& plan, const kernels::Rates& rates);

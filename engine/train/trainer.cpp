@@ -54,7 +54,7 @@ struct Trainer::State {
   State(const Model& model, const DatasetPair& pair, const TrainerOptions& options_given)
       : data(pair), given(options_given), options(options_given), net(model, with_split(model, options_given)) {
     options.parallel = net.options();
-    options.measure_split = false;  // the choice is made
+    options.measure_split = false;  // the measured weights are in options.parallel
     if (!leads()) options.output_dir.clear(), options.summary_file.clear();
     if (options.workers == 0) options.workers = loader_threads(options.parallel);
     options.images_on = chosen_place(data, options);

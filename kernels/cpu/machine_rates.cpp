@@ -15,8 +15,8 @@ namespace {
 
 double seconds() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Each round multiplies and adds in kChains independent vectors of kBytes bytes. The chains hide the latency of the
-// operation, and they fit into the registers with the two factors: 32 of AVX-512, 16 otherwise.
+// A round does one multiply-add on each of kChains independent vectors of kBytes bytes. There are enough chains to hide
+// the latency. All of them and the two factors fit into the registers: AVX-512 has 32, the others have 16.
 template <int kBytes, int kChains>
 [[gnu::always_inline]] inline float chains(std::int64_t rounds, int seed) {
   typedef float Wide __attribute__((vector_size(kBytes)));

@@ -152,7 +152,7 @@ TEST_CASE("a step with weighted shards equals one replica's to 1e-5 of the dista
 
 TEST_CASE("synchronised batch normalisation is that of one replica, with an empty shard in the middle too") {
   const dp::Model model = dp::test::residual_net(/*relu=*/false);
-  const dp::Sgd sgd{.lr = 1};  // far enough that the rounding of scales near 1 does not count
+  const dp::Sgd sgd{.lr = 1};  // large, so that rounding of scales near 1 is negligible
   for (const std::int64_t rows : {5, 23}) {
     const dp::Batch batch = dp::test::random_batch(model, rows);
     const auto trained = [&](const dp::DataParallelOptions& options) {

@@ -72,9 +72,10 @@ class DataParallel {
   // Error(usage) without trace_steps.
   std::vector<LayerTime> layer_times();
 
-  // Lower bound of the seconds of a training step on a global batch of this size, for which memory was prepared:
-  // arithmetic or memory traffic of the layers at the device's rates, of the replica of this process for which it is
-  // longest; 0: unknown. Rates of CPUs are measured, which takes about 0.1 s.
+  // Lower bound of the time of a training step on a global batch of this size, in seconds. It is the time that the
+  // layers' arithmetic or memory traffic takes at the device's peak rates, on the slowest replica of this process.
+  // Returns 0 if the rates are unknown, or before memory for such a batch was prepared. Measures the rates of CPUs,
+  // which takes about 0.1 s.
   double step_floor(std::int64_t batch) const;
 
   // Allocates all memory for these global batch sizes and this optimizer, so that no later step allocates. Without an
@@ -99,8 +100,8 @@ class DataParallel {
   void swap_average();
   std::vector<std::pair<std::string, Tensor>> average_weights();
   void set_average_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
-  // Number of updates of the moving average, which its warm-up depends on: training steps since it was last restarted.
-  // Only rank 0 counts them; it is 0 on other ranks and without ema_decay. Error(usage) for a negative number.
+  // Number of updates of the moving average since it was last restarted. The warm-up depends on it. 0 on ranks other
+  // than 0, and without ema_decay. Error(usage) for a negative number.
   std::int64_t average_updates() const;
   void set_average_updates(std::int64_t updates);
   std::int64_t step_count() const;  // training steps so far; each forward() counts as one. Part of dropout's key
@@ -127,10 +128,10 @@ class DataParallel {
   std::unique_ptr<State> state_;
 };
 
-// DataParallelOptions::split_weights for devices of unlike speed: trains a few steps on random images with equal
-// shares, and returns weights in proportion to the images per second that each replica's forward and backward passes
-// reached. Replicas within 5 % of each other get equal weights. `batch`: global batch size. Error(usage) with a process
-// group, logical shards or deterministic, because results would depend on the timings.
+// Measures DataParallelOptions::split_weights for devices of different speed. Trains a few steps on random images with
+// equal shares. The weights are proportional to the images per second of each replica's forward and backward passes.
+// If all speeds are within 5 %, the weights are equal. `batch`: global batch size. Error(usage) with a process group,
+// with logical shards, and with deterministic, because the results would depend on timings.
 std::vector<int> measure_split(const Model& model, const DataParallelOptions& options, std::int64_t batch);
 
 }  // namespace dp

@@ -44,7 +44,7 @@ class Dataset {
   virtual Augmentation augmentation() const { return {}; }
   // Whether read() may draw from `random`. If so, the data set cannot be device-resident.
   virtual bool varies() const { return true; }
-  // Files in the data set's folders that are not its images: their endings (".gif") and numbers.
+  // Files in the data set's folders that are not images: each file ending (".gif"), and how many files have it.
   virtual std::vector<std::pair<std::string, std::int64_t>> passed_over() const { return {}; }
 
   // A copy of one image, without augmentation.

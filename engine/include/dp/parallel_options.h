@@ -77,7 +77,7 @@ struct DataParallelOptions {
   LossAt loss = LossAt::local;
   Split split = Split::balanced;
   // Relative shares of a batch, one positive number per device: {3, 1} gives device 0 three quarters. Empty: equal
-  // shares. Requires Split::balanced, one process and no logical shards. measure_split() computes them.
+  // shares. Requires Split::balanced, one process and no logical shards. measure_split() returns such weights.
   std::vector<int> split_weights{};
   std::size_t bucket_bytes = 0;  // size of a gradient bucket; 0: chosen from the model
   int threads_per_replica = 0;   // for CPU replicas; 0: cores / replicas
@@ -127,8 +127,9 @@ struct DataParallelOptions {
 // Shard sizes of a global batch, in device order; replicas beyond the returned ones stay idle. Error(usage) if `batch`
 // or `replicas` is below 1.
 std::vector<std::int64_t> split_batch(std::int64_t batch, int replicas, Split split);
-// The same for split_weights: one size per weight, each within one sample of the device's exact share; the first is not
-// 0. Equal weights give the sizes of Split::balanced. Error(usage) if `batch` or a weight is below 1, or there is none.
+// Shard sizes for split_weights, one per weight. Each size is within one sample of the exact share, and the first is at
+// least 1. Equal weights give the sizes of Split::balanced. Error(usage) if `batch` or a weight is below 1, or if
+// `weights` is empty.
 std::vector<std::int64_t> split_batch(std::int64_t batch, const std::vector<int>& weights);
 
 }  // namespace dp

@@ -107,8 +107,9 @@ struct EpochReport {
 
 // Work between training steps that takes a while.
 struct WorkReport {
-  std::string what;                  // "Test", "Reading images", "Planning layers"
-  std::int64_t done = 0, total = 0;  // batches or images; a total of 0: unknown, and the work ends with 1 of 1
+  std::string what;  // "Test", "Reading images", "Planning layers"
+  // Batches or images. If the total is unknown, it is 0 at the beginning, and the last report is 1 of 1.
+  std::int64_t done = 0, total = 0;
 };
 
 // Contents of summary.json.

@@ -13,7 +13,7 @@ namespace dp {
 namespace {
 
 constexpr int kWarmUp = 3, kLeastSteps = 5, kMostSteps = 50;
-constexpr double kSeconds = 0.5;  // of measured steps, if kMostSteps allow
+constexpr double kSeconds = 0.5;  // measures for this long, but between kLeastSteps and kMostSteps
 
 Batch random_images(const Model& model, std::int64_t rows) {
   Batch batch;
@@ -25,14 +25,14 @@ Batch random_images(const Model& model, std::int64_t rows) {
   return batch;
 }
 
-// The options of steps whose forward and backward passes wait for no other replica.
+// Changes the options so that no replica waits for another one during its forward and backward passes.
 DataParallelOptions independent(DataParallelOptions options) {
   options.split = Split::balanced;
   options.split_weights.clear();
-  options.graphs = Graphs::never;  // the phases of a graph have no times of their own
+  options.graphs = Graphs::never;  // a graph has one time for all phases
   options.batch_norm = BatchNormMode::master;
   options.loss = LossAt::local;
-  options.on_nonfinite = OnNonfinite::skip;  // the images are random
+  options.on_nonfinite = OnNonfinite::skip;  // random images may overflow
   options.ema_decay.reset();
   options.grad_accum_steps = 1;
   options.check_replicas = false;
@@ -68,7 +68,7 @@ std::vector<int> measure_split(const Model& model, const DataParallelOptions& op
     const std::int64_t rows = std::max(batch / options.grad_accum_steps / divisor, least);
     try {
       return engine::weights_of(measured_times(net, rows), rows);
-    } catch (const Error& error) {  // an equal share may not fit the smallest device, where its own will
+    } catch (const Error& error) {  // an equal share may be too large for the smallest device
       if (error.code() != ErrorCode::device || rows == least || net.step_count() > 0) throw;
     }
   }

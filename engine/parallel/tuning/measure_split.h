@@ -8,11 +8,12 @@
 
 namespace dp::engine {
 
-// Replicas whose speeds differ by less than this factor get equal shares: timings vary as much.
+// If the fastest replica is less than this factor faster than the slowest, all get equal shares. Repeated timings of
+// one device vary by about as much.
 inline constexpr double kEqualSpeeds = 1.05;
 
-// Weights in thousandths, proportional to the images per second of each replica. `times`: of steps on `rows` images
-// with equal shares, per replica; forward and backward count.
+// Weights in thousandths, proportional to the images per second of each replica. `times`: the phase times of each
+// replica in steps on `rows` images with equal shares. Only forward and backward count.
 std::vector<int> weights_of(const std::vector<PhaseTimes>& times, std::int64_t rows);
 
 }  // namespace dp::engine

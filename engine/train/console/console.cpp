@@ -84,7 +84,7 @@ class Console {
     return colours_ ? colour + text + "\x1b[0m" : text;
   }
 
-  // A progress line stays; a line about other work is erased.
+  // Ends an open progress line, and erases an open line about other work.
   void finish_line() {
     if (open_line_) put(progress_is_open_ ? "\n" : "\r\x1b[K");
     open_line_ = progress_is_open_ = false;

@@ -136,7 +136,7 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
   made_.note_unless_there(config);
   if (!is_file_or_link(config)) write_file_atomically(config, config_toml);
   for (const char* of_before : {"/summary.json", "/predictions.json"}) ::unlink((path_ + of_before).c_str());
-  for (const char* updated : {"/env.json", "/report.html"}) {  // their links would be followed
+  for (const char* updated : {"/env.json", "/report.html"}) {  // updates would follow a link
     std::error_code error;
     if (fs::is_symlink(path_ + updated, error)) ::unlink((path_ + updated).c_str());
   }
