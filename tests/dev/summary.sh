@@ -1,16 +1,33 @@
 # shellcheck shell=bash
 # The summary of a ctest run in the last lines of ./dev test. Sourced by dev.
 
-# test_summary <preset> <ctest's output> <its LastTest.log>: the slowest tests, which tests did not run and why, totals.
+# test_summary <preset> <ctest's output> <its LastTest.log>: the slowest tests, which tests did not run and why, totals,
+# and the last lines that each failed test printed. Nothing here stops reading early: with pipefail, a program that
+# still writes to it would end the summary.
 test_summary() {
   local preset=$1 printed=$2 last=$3
   [[ -e $last ]] && awk -F ': ' '/^[0-9]+\/[0-9]+ Testing: / { name = substr($0, index($0, ": ") + 2) }
-    /^Test time = / { print $0 "\t" name }' "$last" | sed 's/^Test time = *//' | sort -rn | head -10 |
-    sed "s/^/$preset: slowest: /; s/\t/  /"
+    /^Test time = / { print $0 "\t" name }' "$last" | sed 's/^Test time = *//' | sort -rn |
+    sed -n "1,10{s/^/$preset: slowest: /; s/\t/  /; p}"
   skip_reasons "$printed" "$last" | sed "s/^/$preset: not run: /"
   printf '%s: %s, %s skipped\n' "$preset" "$(grep -E '^[0-9]+% tests passed' "$printed" || echo "no test ran")" \
     "$(grep -c '\*\*\*Skipped' "$printed")"
   sed -n '/^The following tests FAILED:/,/^Errors while/s/^[[:space:]]*\([0-9]* - .*\)/\1/p' "$printed" | sed "s/^/$preset: failed: /"
+  last_words "$last" | sed "s/^/$preset: /"
+}
+
+# last_words <LastTest.log>: the last 12 lines that are not empty of each of the first five failed tests.
+last_words() {
+  [[ -e $1 ]] || return 0
+  awk '
+    /^[0-9]+\/[0-9]+ Testing: / { name = substr($0, index($0, ": ") + 2); reading = 0 }
+    /^Output:$/ && !reading { reading = 1; count = -1; next }
+    reading && /^<end of output>$/ { reading = 0 }
+    reading && NF && ++count { line[count] = $0 }
+    /^Test Failed\.$/ && ++failed <= 5 {
+      print "the last lines of " name ":"
+      for (i = count > 12 ? count - 11 : 1; i <= count; ++i) print "  " line[i]
+    }' "$1"
 }
 
 # skip_reasons <ctest's output> <its LastTest.log>: a line for each reason, "3: no chromium is installed". A test's

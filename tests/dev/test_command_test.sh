@@ -12,7 +12,7 @@ cmake_minimum_required(VERSION 3.25)
 project(small NONE)
 enable_testing()
 foreach(test "skips (once)|echo 'skipped: no [chromium], none (at all)' && echo behind && exit 4" "skips, too|echo 'skipped: no [chromium], none (at all)' && exit 4"
-             "other|echo 'skipped: one core only' && exit 4" "silent|exit 4" "passes|echo 'skipped: not me'" "takes long|sleep 0.3" "fails|exit 1" "left out|exit 0")
+             "other|echo 'skipped: one core only' && exit 4" "silent|exit 4" "passes|echo 'skipped: not me'" "takes long|sleep 0.3" "fails|seq 30 && exit 1" "left out|exit 0")
   string(REPLACE "|" ";" test "${test}")
   list(GET test 0 name)
   list(GET test 1 command)
@@ -33,10 +33,21 @@ expect 'small: not run: 1: without a reason: small: silent'
 expect 'small: not run: 1: Disabled: small: left out'
 expect 'small: 8[0-9]% tests passed, 1 tests failed out of 7, 4 skipped'
 expect 'small: failed: [0-9]+ - small: fails \(Failed\)'
+expect 'small: the last lines of small: fails:'
+expect 'small:   19'
+expect 'small:   30'
+if grep -qx 'small:   18' <<<"$summary"; then printf 'more than 12 lines of a failed test:\n%s\n' "$summary"; exit 1; fi
 [[ $(head -1 <<<"$summary") == *'takes long' ]] || { printf 'not the slowest first:\n%s\n' "$summary"; exit 1; }
 [[ $(grep -c slowest <<<"$summary") -le 10 ]]
 if grep -q 'not me' <<<"$summary"; then printf 'a test that passed counts as skipped:\n%s\n' "$summary"; exit 1; fi
 [[ $(test_summary none "$folder/none" "$folder/none" 2>/dev/null) == *'none: no test ran, '* ]]
+
+# A run of many tests: its list is larger than a pipe's buffer.
+for i in $(seq 3000); do printf '%d/3000 Testing: many: test %d, with a long name for a long list\nTest time = 0.%04d sec\n' "$i" "$i" "$i"; done >"$folder/many"
+printf '99%% tests passed, 1 tests failed out of 3000\n' >"$folder/many_printed"
+summary=$(set -euo pipefail; test_summary many "$folder/many_printed" "$folder/many")
+expect 'many: slowest: 0\.3000 sec  many: test 3000, .*'
+expect 'many: 99% tests passed, 1 tests failed out of 3000, 0 skipped'
 
 # --data: a folder relative to the caller's. If it is missing, nothing is built.
 mkdir -p "$folder/bin" "$folder/data/mnist" "$folder/empty"
