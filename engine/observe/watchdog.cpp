@@ -25,7 +25,7 @@ Watchdog::Watchdog(WatchdogOptions options) : options_(std::move(options)) {
   } catch (const std::system_error& error) {
     throw Error(
         ErrorCode::device,
-        fmt::format("the watchdog's thread could not be started ({}); raise ulimit -u and -v, or turn the timeout off",
+        fmt::format("the watchdog's thread could not be started ({}); raise ulimit -u and -v, or use --timeout 0",
                     error.code().message()));
   }
 }
@@ -112,7 +112,8 @@ std::string Watchdog::describe(const std::string& silent) const {
   if (!culprits.empty())
     culprits += " made no progress";
   else
-    culprits = silent.empty() ? "no progress" : silent + " did not answer (is its process stopped?), no progress";
+    culprits =
+        (silent.empty() ? "" : silent + " did not answer (is its process stopped?): ") + "no replica made progress";
   return fmt::format("{} for {:g} s: {}", culprits, options_.seconds, all);
 }
 

@@ -30,7 +30,8 @@ std::int64_t clock_offset(ProcessGroup& group) {
     moment = kernels::trace_clock();
   }
   const std::string first = group.from_first({reinterpret_cast<const char*>(mine.data()), sizeof mine});
-  if (first.size() != sizeof mine) throw Error(ErrorCode::usage, "the ranks run different programs");
+  if (first.size() != sizeof mine)
+    throw Error(ErrorCode::usage, "the ranks run different builds of the program; start the same build on every host");
   Moments differences{};
   std::memcpy(differences.data(), first.data(), sizeof differences);
   for (std::size_t i = 0; i < kRounds; ++i) differences[i] -= mine[i];

@@ -147,7 +147,9 @@ std::vector<T> ReplicaSet::of_all_ranks(const T& mine) const {
   std::vector<T> all;
   const auto bytes = std::string_view(reinterpret_cast<const char*>(&mine), sizeof mine);
   for (const std::string& text : setup.options.process_group->exchange(bytes)) {
-    if (text.size() != sizeof(T)) throw Error(ErrorCode::usage, "the ranks run different programs");
+    if (text.size() != sizeof(T))
+      throw Error(ErrorCode::usage,
+                  "the ranks run different builds of the program; start the same build on every host");
     std::memcpy(&all.emplace_back(), text.data(), sizeof(T));
   }
   return all;

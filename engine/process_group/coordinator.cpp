@@ -198,12 +198,18 @@ void Coordinator::end_roll_call() {
 
 void Coordinator::welcome(Guest& guest, const std::string& text) {
   const Hello hello = parse_hello(text);
-  if (!same_secret(hello.token, options_.token)) return reject(guest, "its token is that of another run");
+  if (!same_secret(hello.token, options_.token))
+    return reject(guest,
+                  "its token differs from rank 0's; set DP_TOKEN to the same text for every rank, or choose another "
+                  "port");
   if (hello.size != options_.size)
-    return reject(guest, fmt::format("it was started with {} ranks, rank 0 with {}", hello.size, options_.size));
-  if (hello.rank < 0 || hello.rank >= options_.size || joined_.contains(hello.rank))
-    return reject(guest, fmt::format("rank {} {}", hello.rank,
-                                     joined_.contains(hello.rank) ? "has already joined" : "does not exist"));
+    return reject(guest,
+                  fmt::format("it was started with {} ranks, rank 0 with {}; start all ranks with the same number",
+                              hello.size, options_.size));
+  if (hello.rank < 0 || hello.rank >= options_.size)
+    return reject(guest, fmt::format("rank {} does not exist; ranks count from 0", hello.rank));
+  if (joined_.contains(hello.rank))
+    return reject(guest, fmt::format("rank {} has already joined; give each process its own rank", hello.rank));
   guest.rank = hello.rank;
   joined_[hello.rank] = text;
   if (joined_.size() < static_cast<std::size_t>(options_.size)) return;
@@ -234,8 +240,11 @@ void Coordinator::check_deadlines() {
   if (failed_) return;
   if (roll_call_ && (roll_call_->silent.empty() || now_ >= roll_call_->deadline)) end_roll_call();
   if (joined_.size() < static_cast<std::size_t>(options_.size) && now_ >= join_by_)
-    return fail({Failure::kNobody, Error(ErrorCode::timeout, fmt::format("{} did not join within {:g} s",
-                                                                         missing(joined_), options_.timeout_seconds))});
+    return fail(
+        {Failure::kNobody,
+         Error(ErrorCode::timeout,
+               fmt::format("{} did not join within {:g} s; check that all ranks were started, or raise --timeout",
+                           missing(joined_), options_.timeout_seconds))});
   for (auto& [number, round] : rounds_) {
     if (now_ < round.deadline) continue;
     if (!only_busy_ones_miss(round))

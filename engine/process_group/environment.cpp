@@ -29,7 +29,8 @@ int number_in(const char* name, int lowest, int highest) {
 std::optional<ProcessGroupOptions> process_group_from_environment() {
   if (value_of("RANK").empty()) {
     if (!value_of("WORLD_SIZE").empty() && value_of("WORLD_SIZE") != "1")
-      throw Error(ErrorCode::usage, "WORLD_SIZE is '" + std::string(value_of("WORLD_SIZE")) + "', but RANK is not set");
+      throw Error(ErrorCode::usage, "WORLD_SIZE is '" + std::string(value_of("WORLD_SIZE")) +
+                                        "', but RANK is not set; set both, or neither");
     return std::nullopt;
   }
   constexpr int kMostRanks = 4096;
@@ -37,7 +38,8 @@ std::optional<ProcessGroupOptions> process_group_from_environment() {
   options.size = number_in("WORLD_SIZE", 1, kMostRanks);
   options.rank = number_in("RANK", 0, options.size - 1);
   const std::string_view address = value_of("MASTER_ADDR"), token = value_of("DP_TOKEN");
-  if (address.empty() && options.size > 1) throw Error(ErrorCode::usage, "RANK is set, but MASTER_ADDR is not");
+  if (address.empty() && options.size > 1)
+    throw Error(ErrorCode::usage, "RANK is set, but MASTER_ADDR is not; set it to the address of rank 0");
   if (!address.empty()) options.address = address;
   if (options.size > 1) options.port = number_in("MASTER_PORT", 1, 65534);
   // Torchrun's agent listens on MASTER_PORT itself.

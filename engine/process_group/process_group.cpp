@@ -87,12 +87,12 @@ void ProcessGroup::State::join() {
     if (waited > options.timeout_seconds + 5) end_by({0, Error(ErrorCode::timeout, "it did not accept this rank")});
   }
   if (!welcome_) {  // the first call reports a failure after the welcome
-    const Error error = failure_->error;
+    const ErrorCode code = failure_->error.code();
+    const std::string why = to_sentence(*failure_);
     lock.unlock();
     wake_.raise();
     reader_.join();
-    throw Error(error.code(),
-                fmt::format("rank {} of {} could not join: {}", options.rank, options.size, error.what()));
+    throw Error(code, fmt::format("rank {} of {} could not join: {}", options.rank, options.size, why));
   }
   lock.unlock();
   const std::string& own = ranks[static_cast<std::size_t>(options.rank)].host;
@@ -161,7 +161,7 @@ void ProcessGroup::State::read() {
 void ProcessGroup::State::take(const Message& message) {
   const std::scoped_lock lock(mutex_);
   switch (message.kind) {
-    case Kind::refused: end_by({0, Error(ErrorCode::usage, message.body)}); break;
+    case Kind::refused: end_by({Failure::kNobody, Error(ErrorCode::usage, message.body)}); break;
     case Kind::welcome:
       for (const std::string& hello : process_group::split(message.body))
         ranks.push_back(process_group::parse_hello(hello));

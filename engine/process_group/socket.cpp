@@ -31,7 +31,8 @@ Addresses resolve(const std::string& address, int port, bool to_listen) {
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0)
-    throw Error(ErrorCode::usage, "cannot resolve the address '" + address + "' of rank 0: " + ::gai_strerror(error));
+    throw Error(ErrorCode::usage, "cannot resolve the address '" + address + "' of rank 0: " + ::gai_strerror(error) +
+                                      "; correct --master-addr (MASTER_ADDR)");
   return {found, ::freeaddrinfo};
 }
 
@@ -98,7 +99,8 @@ FileHandle connect_to(const std::string& address, int port, Clock::time_point de
     }
     std::this_thread::sleep_for(kPause);
   } while (Clock::now() < deadline);
-  throw Error(ErrorCode::timeout, "rank 0 does not answer at " + place(address, port) + ": " + reason);
+  throw Error(ErrorCode::timeout, "rank 0 does not answer at " + place(address, port) + ": " + reason +
+                                      "; check that rank 0 was started, and check the master address and port");
 }
 
 FileHandle accept_from(const FileHandle& listener) {

@@ -13,7 +13,8 @@ Start from_first(ProcessGroup& group, const Start& mine) {
   static_assert(std::is_trivially_copyable_v<Start>);
   const std::string text = group.from_first({reinterpret_cast<const char*>(&mine), sizeof mine});
   Start first;
-  if (text.size() != sizeof first) throw Error(ErrorCode::usage, "the ranks run different programs");
+  if (text.size() != sizeof first)
+    throw Error(ErrorCode::usage, "the ranks run different builds of the program; start the same build on every host");
   std::memcpy(&first, text.data(), sizeof first);
   return first;
 }

@@ -122,7 +122,7 @@ TEST_CASE("a rank that waits in vain ends its own call") {
   CHECK(scene.abort);
   watchdog.end();
   REQUIRE(watchdog.verdict());
-  CHECK(std::string(watchdog.verdict()->what()) == "no progress for 4 s: it is waiting in nothing");
+  CHECK(std::string(watchdog.verdict()->what()) == "no replica made progress for 4 s: it is waiting in nothing");
 }
 
 TEST_CASE("if all ranks wait, those that do not answer are blamed") {
@@ -136,7 +136,7 @@ TEST_CASE("if all ranks wait, those that do not answer are blamed") {
   watchdog.end();
   REQUIRE(watchdog.verdict());
   CHECK(std::string(watchdog.verdict()->what()) ==
-        "rank 3 did not answer (is its process stopped?), no progress for 4 s: it is waiting in nothing");
+        "rank 3 did not answer (is its process stopped?): no replica made progress for 4 s: it is waiting in nothing");
 }
 
 TEST_CASE("progress restarts the timeout") {

@@ -111,5 +111,5 @@ TEST_CASE("hosts: a rank without the run's token is rejected") {
   CHECK(first.code == 6);
   CHECK(first.err.find("rank 1 of 2 did not join") != std::string::npos);
   CHECK(second.code == 2);
-  CHECK(second.err.find("that of another run") != std::string::npos);
+  CHECK(second.err.find("its token differs from rank 0's") != std::string::npos);
 }

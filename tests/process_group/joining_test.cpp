@@ -13,6 +13,7 @@
 #include "engine/process_group/token.h"
 #include "process_group/group_ranks.h"
 #include "support/catch.h"
+#include "support/failing.h"
 #include "support/patience.h"
 
 using namespace dp;
@@ -106,6 +107,24 @@ TEST_CASE("process group: the ranks that joined name a missing rank after the ti
   other.join();
   CHECK(in_time(begin, 2));
   for (const std::string& text : {first, third}) CHECK(contains(text, "ranks 1, 3 of 4 did not join within 1 s"));
+}
+
+TEST_CASE("process group: a rank that ends while others join is named") {
+  GroupAddress address;
+  std::string text;
+  const std::ptrdiff_t before = thread_count();
+  std::thread first([&] { text = refusal(address.options(0, 3)); });
+  for (int i = 0; i < 2000 && thread_count() < before + 3; ++i)  // its last thread starts after its Hello
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  {
+    process_group::Connection third(
+        process_group::connect_to("127.0.0.1", address.port, process_group::Clock::now() + std::chrono::seconds(5)));
+    third.send(
+        {process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", 2, 3, "", ""})});
+  }
+  first.join();
+  CHECK(text ==
+        "rank 0 of 3 could not join: rank 2 failed: its process ended without an error message (was it killed?)");
 }
 
 TEST_CASE("process group: a rank missing from an exchange is named") {
@@ -296,7 +315,9 @@ TEST_CASE("process group: a connection with another token, another size or a tak
   for (const char* token : {"", "t", "the secre", "the secreT", "the secret ", "the secret the secret"}) {
     INFO(token);
     stranger.token = token;
-    CHECK(contains(refusal(stranger), "that of another run"));
+    CHECK(contains(
+        refusal(stranger),
+        "rank 1 of 2 could not join: rank 0 rejected this rank: its token differs from rank 0's; set DP_TOKEN"));
   }
   CHECK(contains(refusal(address.options(1, 3)), "started with 3 ranks, rank 0 with 2"));
   CHECK(contains(refused_directly(address, 0, 2), "rank 0 has already joined"));

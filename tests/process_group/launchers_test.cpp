@@ -127,7 +127,7 @@ TEST_CASE("launchers: ranks started with different options or another token are 
     const Outcome stranger = pair({}, token);
     INFO("token '" << token << "': " << stranger.err);
     CHECK(stranger.code == 2);
-    CHECK(has(stranger.err, "that of another run"));
+    CHECK(has(stranger.err, "its token differs from rank 0's"));
   }
 }
 

@@ -311,7 +311,7 @@ TEST_CASE("the parts of several ranks add up to the whole") {
   CHECK(sum.wrong.size() == kMostWrong);
   CHECK(packed(predictions_of({}, kMostClasses)).size() + kMostWrong * sizeof(WrongSample) <= 65536);
   for (const std::string& other : {std::string(), std::string("x"), parts[1].substr(1), packed(predictions_of({}, 4))})
-    expect_error(ErrorCode::usage, {"different programs"}, [&] { merged({parts[1], other}); });
+    expect_error(ErrorCode::usage, {"different builds"}, [&] { merged({parts[1], other}); });
 }
 
 }  // namespace

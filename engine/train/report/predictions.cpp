@@ -83,7 +83,8 @@ Predictions merged(const std::vector<std::string>& parts) {
     const std::size_t at = sizeof header + sum.counts.size() * sizeof(std::uint32_t);
     const auto wrong = static_cast<std::size_t>(header.wrong);
     if (header.classes != sum.classes || wrong > kMostWrong || text.size() != at + wrong * sizeof(WrongSample))
-      throw Error(ErrorCode::usage, "the ranks run different programs");
+      throw Error(ErrorCode::usage,
+                  "the ranks run different builds of the program; start the same build on every host");
     sum.samples += header.samples;
     for (std::size_t i = 0; i < sum.counts.size(); ++i) {
       std::uint32_t small = 0;
