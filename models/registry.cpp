@@ -7,7 +7,8 @@ namespace {
 
 Model make_mnist_convnet(const Shape& input, std::int64_t classes) {
   if (input != Shape{1, 28, 28})
-    throw Error(ErrorCode::usage, "mnist_convnet reads images of (1, 28, 28), not " + to_string(input));
+    throw Error(ErrorCode::usage, "model 'mnist_convnet' requires images of (1, 28, 28), not " + to_string(input) +
+                                      "; choose another model or data set");
   return mnist_convnet({.classes = classes});
 }
 Model make_resnet18(const Shape& input, std::int64_t classes) { return resnet18({.classes = classes, .input = input}); }

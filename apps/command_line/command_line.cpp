@@ -93,6 +93,14 @@ void add_long_names(const CLI::App& app, std::vector<std::string>& names) {
         (known ? " here" : "") + (likely.empty() ? "; " + hint : likely));
 }
 
+// Throws an error about the first missing argument, with its description, if one of a command is missing.
+void refuse_missing_argument(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands())
+    for (const CLI::Option* option : command->get_options())
+      if (option->get_required() && option->count() == 0)
+        usage(command->get_name() + " requires " + option->get_description());
+}
+
 }  // namespace
 
 CLI::Option& add_option(CLI::App& app, const dp::OptionText& option, const dp::OptionValue& initial,
@@ -154,6 +162,9 @@ bool parse(CLI::App& app, int argc, const char* const* argv) {
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string text = error.what(), name = text.substr(0, text.find(':'));
     usage(text.ends_with(" missing") ? name + " requires a value; " + hint : text + "; " + hint);
+  } catch (const CLI::RequiredError& error) {
+    refuse_missing_argument(app);
+    usage(std::string(error.what()) + "; " + hint);
   } catch (const CLI::ParseError& error) {
     usage(std::string(error.what()) + "; " + hint);
   }

@@ -44,7 +44,8 @@ std::vector<dp::RecordedOption> read_config_file(const std::string& path) try {
     if (!node.is_table())
       options.push_back(read_option(path, std::string(key.str()), node));
     else if (key.str() != "resolved")
-      refuse(path, "[" + std::string(key.str()) + "] is a table; options stand above every table");
+      refuse(path, "[" + std::string(key.str()) +
+                       "] is a table, but options must not be in tables; move its options to the top of the file");
   return options;
 } catch (const toml::parse_error& error) {
   refuse(path, "line " + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));

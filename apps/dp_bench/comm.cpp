@@ -134,7 +134,7 @@ double bus_factor(const std::string& collective, int ranks) {
   return (n - 1) / n;
 }
 
-double parse_bytes(const std::string& text) {
+double parse_bytes(const std::string& option, const std::string& text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string unit(end, text.data() + text.size());
@@ -146,7 +146,7 @@ double parse_bytes(const std::string& text) {
       good ? std::floor(number * std::pow(1024.0, unit.empty() ? 0.0 : static_cast<double>(at) + 1)) : 0;
   if (!(bytes >= 4) || bytes > 1e11)
     throw dp::Error(dp::ErrorCode::usage,
-                    "'" + text + "' is not a size of 4 bytes to 100 GB; write 8, 64K, 128M or 1G");
+                    option + ": '" + text + "' is not a size from 4 bytes to 100 GB, such as 8, 64K, 128M or 1G");
   return bytes;
 }
 

@@ -136,8 +136,8 @@ void add_comm(CLI::App& app, Commands& c, Asked& asked) {
       ->delimiter(',');
   app.callback([&] {
     asked.work = [&c] {
-      c.comm.begin = parse_bytes(c.begin);
-      c.comm.end = parse_bytes(c.end);
+      c.comm.begin = parse_bytes("-b", c.begin);
+      c.comm.end = parse_bytes("-e", c.end);
       return measure_comm(c.comm, tell);
     };
   });

@@ -4,6 +4,8 @@
 #include <dp/error.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include <cerrno>
+#include <cstring>
 #include <string>
 
 namespace dp_bench {
@@ -11,7 +13,8 @@ namespace dp_bench {
 class SharedFile {
  public:
   SharedFile() : file_(::memfd_create("dp_bench", MFD_CLOEXEC)) {
-    if (file_ < 0) throw dp::Error(dp::ErrorCode::io, "cannot create a file in memory");
+    if (file_ < 0)
+      throw dp::Error(dp::ErrorCode::io, std::string("cannot create a file in memory: ") + std::strerror(errno));
   }
   ~SharedFile() { ::close(file_); }
   SharedFile(const SharedFile&) = delete;

@@ -161,8 +161,8 @@ Command completed(const Command& command, const std::vector<dp::RecordedOption>&
                                   {command.given, kCommandLine}};
   // The rate in a file may be scaled already.
   if (command.given.contains("lr-scale") && !command.given.contains("lr") && layers[1].values.contains("lr"))
-    throw dp::Error(dp::ErrorCode::usage,
-                    "--lr-scale: '" + *command.config + "' sets lr, perhaps scaled; give --lr too");
+    throw dp::Error(dp::ErrorCode::usage, "--lr-scale: the lr in '" + *command.config +
+                                              "' may be scaled already; give the unscaled rate with --lr");
   const Choices choices = merged(layers);
   Command result;
   result.estimate_memory = command.estimate_memory;
@@ -214,29 +214,31 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
       ->callback([&] { command.selftest = true; });
   CLI::App* const report =
       app.add_subcommand("report", "write an HTML page about one run, or several side by side, and exit");
-  report->add_option("run", command.report_runs, "folder of a run; several are compared")->required();
+  report->add_option("run", command.report_runs, "the folder of a run, such as runs/digits; several are compared")
+      ->required();
   report->add_option("-o,--output", command.report_file, "the page [<run>/report.html; report.html for several]")
       ->check(command_line::accepts(dp::accepts::text("a file")));
   std::vector<std::string> remote;
   for (const Source& source : sources()) remote.push_back(source.dataset);
   CLI::App* const fetch =
       app.add_subcommand("fetch", "download a data set into --data-path, check it, unpack it, and exit")->fallthrough();
-  fetch->add_option("dataset", command.fetch, "mnist, fashion_mnist, cifar10 or cifar100")
+  fetch->add_option("dataset", command.fetch, "a data set: mnist, fashion_mnist, cifar10 or cifar100")
       ->required()
       ->check(command_line::accepts(dp::accepts::one_of(remote)));
   fetch->add_option("--mirror", command.mirror, "base address to download from [the official ones]")
       ->check(command_line::accepts(dp::accepts::text("an address")));
   std::string shell;
   app.add_subcommand("completion", "print a script that completes the options in a shell, or the manual page, and exit")
-      ->add_option("shell", shell, "bash, zsh, fish, or man for the manual page")
+      ->add_option("shell", shell, "a shell: bash, zsh, fish, or man for the manual page")
       ->required()
       ->check(command_line::accepts(dp::accepts::one_of(kShells)));
   if (!command_line::parse(app, argc, argv)) return std::nullopt;
   static const std::set<std::string> of_selftest{"gpus", "num-gpus", "cpu", "replicas-per-device", "engine"};
   for (const auto& [name, value] : command.given)
     if (command.selftest && !of_selftest.contains(name))
-      throw dp::Error(dp::ErrorCode::usage,
-                      "--" + name + " has no effect on selftest, which accepts the options of devices only");
+      throw dp::Error(
+          dp::ErrorCode::usage,
+          "--" + name + " has no effect on selftest, which accepts only the options of devices; leave it out");
   if (!shell.empty()) {
     const std::string text =
         shell == "man" ? command_line::manual_page(app, DP_VERSION) : command_line::completion(app, choices(), shell);

@@ -13,12 +13,18 @@ constexpr int kMostGpus = 1024;  // larger ids are rejected on every host
   throw dp::Error(dp::ErrorCode::device, flag + ": no usable GPU: " + reason + "; use --cpu N");
 }
 
+std::vector<int> parsed(const std::string& text, int count) try {
+  return dp::parse_gpu_list(text, count);
+} catch (const dp::Error& error) {
+  throw dp::Error(error.code(), std::string("--gpus: ") + error.what());
+}
+
 std::vector<int> gpu_ids(const std::string& text, const dp::DeviceProbe& probe) {
-  if (probe.count > 0) return dp::parse_gpu_list(text, probe.count);
+  if (probe.count > 0) return parsed(text, probe.count);
   try {
-    if (text != "all") dp::parse_gpu_list(text, kMostGpus);
+    if (text != "all") parsed(text, kMostGpus);
   } catch (const dp::Error&) {
-    return dp::parse_gpu_list(text, 0);  // malformed on every host: throws with the visible GPUs
+    return parsed(text, 0);  // malformed on every host: throws with the visible GPUs
   }
   no_gpu("--gpus " + text, probe.reason);
 }
@@ -26,8 +32,9 @@ std::vector<int> gpu_ids(const std::string& text, const dp::DeviceProbe& probe) 
 std::vector<int> first_gpus(int count, const dp::DeviceProbe& probe) {
   if (probe.count == 0) no_gpu("--num-gpus " + std::to_string(count), probe.reason);
   if (count > probe.count)
-    throw dp::Error(dp::ErrorCode::usage, "--num-gpus " + std::to_string(count) + ": only " +
-                                              std::to_string(probe.count) + " GPUs are visible; use a smaller number");
+    throw dp::Error(dp::ErrorCode::usage, "--num-gpus " + std::to_string(count) + ": " + std::to_string(probe.count) +
+                                              (probe.count == 1 ? " GPU is" : " GPUs are") + " visible; give at most " +
+                                              std::to_string(probe.count));
   std::vector<int> ids;
   for (int id = 0; id < count; ++id) ids.push_back(id);
   return ids;

@@ -183,8 +183,8 @@ int fail_rank(const std::shared_ptr<dp::ProcessGroup>& group, const dp::Error& e
   const int code = static_cast<int>(error.code());
   if (!group) {
     const std::size_t others = error.others().size();
-    return fail(
-        code, error.what() + (others ? " (" + std::to_string(others) + " other replicas failed too)" : std::string()));
+    const char* const replicas = others == 1 ? " other replica failed too)" : " other replicas failed too)";
+    return fail(code, error.what() + (others ? " (" + std::to_string(others) + replicas : std::string()));
   }
   const std::string name = "rank " + std::to_string(group->rank());
   if (const auto cause = group->failure()) {

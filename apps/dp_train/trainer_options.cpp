@@ -62,10 +62,12 @@ dp::TrainerOptions trainer_options(const Command& command, const std::vector<dp:
 
 std::string without_effect(const Command& command, dp::DeviceKind kind) {
   std::string options;
+  int count = 0;
   for (const auto& [name, only] : command.given_for_one_kind)
-    if (only != kind) options += (options.empty() ? "--" : ", --") + name;
-  if (options.empty()) return options;
-  return "no effect on " + std::string(kind == dp::DeviceKind::cuda ? "GPUs: " : "the CPU: ") + options;
+    if (only != kind) options += (count++ == 0 ? "--" : ", --") + name;
+  if (count == 0) return options;
+  return options + (count == 1 ? " has" : " have") + " no effect on " +
+         (kind == dp::DeviceKind::cuda ? "GPUs" : "the CPU");
 }
 
 }  // namespace dp_train

@@ -8,12 +8,11 @@
 namespace dp {
 namespace {
 
-int parse_id(std::string_view text, std::string_view whole, const std::string& valid) {
+// -1 if the text is not an id.
+int parse_id(std::string_view text) {
   int value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < 0)
-    throw Error(ErrorCode::usage, "'" + std::string(whole) + "' is not a list of GPU ids such as 0,2 or 0-3; " + valid);
-  return value;
+  return error == std::errc() && end == text.data() + text.size() ? value : -1;
 }
 
 }  // namespace
@@ -31,7 +30,8 @@ Device parse_device(std::string_view text) {
   if (text == "cpu") return {DeviceKind::cpu, 0};
   if (text == "reference") return {DeviceKind::reference, 0};
   if (text == "cuda") return {DeviceKind::cuda, 0};
-  if (text.starts_with("cuda:")) return {DeviceKind::cuda, parse_id(text.substr(5), text, "cuda:0 is the first")};
+  if (text.starts_with("cuda:"))
+    if (const int id = parse_id(text.substr(5)); id >= 0) return {DeviceKind::cuda, id};
   throw Error(ErrorCode::usage, "'" + std::string(text) + "' is not a device; use cpu or cuda:<id>");
 }
 
@@ -63,8 +63,11 @@ std::vector<int> parse_gpu_list(std::string_view text, int count) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     const std::string_view part = text.substr(begin, end - begin);
     const std::size_t dash = part.find('-');
-    const int first = parse_id(part.substr(0, dash), text, valid);
-    const int last = dash == std::string_view::npos ? first : parse_id(part.substr(dash + 1), text, valid);
+    const int first = parse_id(part.substr(0, dash));
+    const int last = dash == std::string_view::npos ? first : parse_id(part.substr(dash + 1));
+    if (first < 0 || last < 0)
+      throw Error(ErrorCode::usage,
+                  "'" + std::string(text) + "' is not a list of GPU ids such as 0,2 or 0-3; " + valid);
     if (last < first) throw Error(ErrorCode::usage, "'" + std::string(part) + "' is a descending range; " + valid);
     if (last >= count) throw Error(ErrorCode::usage, "GPU id " + std::to_string(last) + " does not exist; " + valid);
     for (int id = first; id <= last; ++id) {

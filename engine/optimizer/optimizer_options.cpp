@@ -124,7 +124,8 @@ void require(const char* option, const Accepts& accepts, double value) {
 
 void check_own(const Sgd& sgd) {
   require("momentum", kMomentum, double{sgd.momentum});
-  if (sgd.nesterov && sgd.momentum == 0) throw Error(ErrorCode::usage, "Nesterov momentum requires a momentum above 0");
+  if (sgd.nesterov && sgd.momentum == 0)
+    throw Error(ErrorCode::usage, "--nesterov requires --momentum above 0; raise the momentum, or use --no-nesterov");
 }
 
 void check_own(const AdamW& adamw) {

@@ -28,7 +28,8 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
   require(!options.measure_split || !options.parallel.process_group,
           "--split auto requires one process (--engine dp): ranks have shards of equal size");
   engine::check(options.optimizer);
-  require(std::ranges::is_sorted(options.schedule.milestones), "the milestones of the learning rate must ascend");
+  require(std::ranges::is_sorted(options.schedule.milestones),
+          "--lr-milestones: the epochs must be in ascending order");
   require(data.train != nullptr && data.test != nullptr, "the trainer requires a training set and a test set");
   for (const auto& part : {data.train, data.test}) {
     require(part->image_shape() == model.input(),

@@ -29,6 +29,14 @@ TEST_CASE("GPU lists are parsed, and invalid ones are rejected with the valid id
   }
 }
 
+TEST_CASE("devices are parsed, and other texts are rejected") {
+  CHECK(dp::parse_device("cpu").kind == dp::DeviceKind::cpu);
+  CHECK(dp::parse_device("cuda").index == 0);
+  CHECK(dp::parse_device("cuda:3").index == 3);
+  for (const char* bad : {"", "gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1,2"})
+    CHECK_THROWS_WITH(dp::parse_device(bad), "'" + std::string(bad) + "' is not a device; use cpu or cuda:<id>");
+}
+
 TEST_CASE("mnist_convnet has PyTorch's parameters") {
   const dp::Model model = dp::models::mnist_convnet();
   CHECK(model.parameter_count() == 1199882);

@@ -170,9 +170,9 @@ TEST_CASE("invalid options are rejected at once") {
   refused({"lr is -1"}, [](TrainerOptions& o) { o.optimizer = Sgd{.lr = -1}; });
   refused({"lr is nan"}, [](TrainerOptions& o) { o.optimizer = Sgd{.lr = NAN}; });
   refused({"momentum"}, [](TrainerOptions& o) { o.optimizer = Sgd{.momentum = 1}; });
-  refused({"Nesterov"}, [](TrainerOptions& o) { o.optimizer = Sgd{.nesterov = true}; });
+  refused({"--nesterov requires"}, [](TrainerOptions& o) { o.optimizer = Sgd{.nesterov = true}; });
   refused({"lr-step-size"}, [](TrainerOptions& o) { o.schedule = {.kind = ScheduleKind::step, .step_size = 0}; });
-  refused({"milestones", "ascend"}, [](TrainerOptions& o) { o.schedule.milestones = {2, 1}; });
+  refused({"--lr-milestones", "ascending"}, [](TrainerOptions& o) { o.schedule.milestones = {2, 1}; });
   refused({"print-freq is -1"}, [](TrainerOptions& o) { o.print_freq = -1; });
   refused({"give one"}, [](TrainerOptions& o) { o.init = "a", o.resume = "b"; });
   refused({"--init"}, [](TrainerOptions& o) { o.init_partial = true; });

@@ -54,7 +54,7 @@ class Fetch {
     fs::create_directories(place);
     File lock(place.string(), O_RDONLY | O_DIRECTORY);
     if (!lock.lock())
-      throw dp::Error(dp::ErrorCode::usage, title() + "another process downloads into " + place.string() +
+      throw dp::Error(dp::ErrorCode::usage, title() + "another process is downloading into " + place.string() +
                                                 "; wait for it, or choose another --data-path");
     if (archive && is_complete(folder_)) {
       print(folder_.string() + "  already there");
@@ -193,10 +193,11 @@ void fetch(const Source& source, const FetchOptions& options, const std::atomic<
   if (const auto& mirror = options.mirror;
       mirror && !mirror->starts_with("http://") && !mirror->starts_with("https://"))
     throw dp::Error(dp::ErrorCode::usage,
-                    "--mirror '" + *mirror + "' is no address; it must begin with http:// or https://");
+                    "--mirror '" + *mirror + "' is not an address; it must begin with http:// or https://");
   Fetch(source, options, stop).run();
 } catch (const fs::filesystem_error& error) {
-  throw dp::Error(dp::ErrorCode::io, "fetch " + source.dataset + ": " + error.what());
+  throw dp::Error(dp::ErrorCode::io, "fetch " + source.dataset + ": " + error.path1().string() + ": " +
+                                         error.code().message() + "; choose another --data-path");
 }
 
 }  // namespace dp_train

@@ -40,7 +40,7 @@ void write_file(archive* reader, const std::string& archive_path, const fs::path
 
 }  // namespace
 
-void unpack(const std::string& archive_path, const std::string& folder, const std::atomic<int>& stop) try {
+void unpack(const std::string& archive_path, const std::string& folder, const std::atomic<int>& stop) {
   const auto refuse = [&](const std::string& fault) {
     throw dp::Error(dp::ErrorCode::data, archive_path + ": " + fault);
   };
@@ -62,8 +62,6 @@ void unpack(const std::string& archive_path, const std::string& folder, const st
     else
       write_file(reader.get(), archive_path, path, stop);
   }
-} catch (const fs::filesystem_error& error) {
-  throw dp::Error(dp::ErrorCode::io, error.what());
 }
 
 }  // namespace dp_train

@@ -90,9 +90,11 @@ TEST_CASE("a config that cannot be used is refused, with the line or the option"
   check("lr = 1979-05-27\n", {"lr must be a string, number"});
   check("lr = [0.1, 0.2]\n", {"lr"});
   check("opt-eps = 0.1\n", {"--opt-eps", "adamw"});
-  check("seed = 1\n[training]\nlr = 0.1\n", {"[training] is a table"});
+  check("seed = 1\n[training]\nlr = 0.1\n", {"[training] is a table", "move its options to the top"});
   write_text(temp / "rate.toml", "lr = 0.1\n");
-  check_bad_input({{"--config", "rate.toml", "--lr-scale", "linear"}, 2, {"rate.toml", "give --lr too"}}, temp.path());
+  check_bad_input(
+      {{"--config", "rate.toml", "--lr-scale", "linear"}, 2, {"rate.toml", "give the unscaled rate with --lr"}},
+      temp.path());
   check_bad_input({{"--config", "none.toml"}, 2, {"none.toml", "not a file"}}, temp.path());
   check_bad_input({{"--config", "."}, 2, {"not a file"}}, temp.path());
 }
