@@ -18,7 +18,8 @@ std::string mpi_reason() { return loaded().reason; }
 
 std::unique_ptr<Wire> make_mpi_wire(const Rendezvous& rendezvous) {
   Mpi* const mpi = mpi_plugin();
-  if (mpi == nullptr) throw Error(ErrorCode::usage, "communicator mpi cannot be used: " + mpi_reason());
+  if (mpi == nullptr)
+    throw Error(ErrorCode::usage, "communicator mpi cannot be used: " + mpi_reason() + "; use --comm host on one host");
   mpi->start();
   if (mpi->rank() != rendezvous.rank() || mpi->size() != rendezvous.size())
     throw Error(ErrorCode::usage, "communicator mpi: the MPI rank of this process is " + std::to_string(mpi->rank()) +

@@ -28,8 +28,9 @@ bool CallBoard::announce(int rank, std::uint64_t number, const CollectiveCall& c
   if (peers_ != nullptr && data != nullptr) {
     place = find_shared(data);
     if (place.file < 0 && call.count > 0)
-      throw Error(ErrorCode::usage, "communicator " + name_ + ": a " + to_string(call) +
-                                        " with data in memory that other processes cannot reach");
+      throw Error(ErrorCode::usage, "communicator " + name_ + ": the data of " + to_string(call) +
+                                        " is not in shared memory, so other processes cannot read it; allocate it with "
+                                        "the replica's context");
   }
   mine.slots[number % kSlots] = {call, data, place};
   mine.announced.store(number + 1, std::memory_order_release);

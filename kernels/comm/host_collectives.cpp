@@ -42,7 +42,7 @@ void HostCollectives::enqueue_typed(Collective kind, void* data, std::int64_t co
   check_root(root);
   if (count < 0 || (type != DType::f32 && type != DType::f64 && type != DType::bf16))
     throw Error(ErrorCode::usage, "communicator " + name() +
-                                      " moves 0 or more elements of float32, float64 or bfloat16, not " +
+                                      " supports 0 or more elements of float32, float64 or bfloat16, not " +
                                       std::to_string(count) + " of " + dp::to_string(type));
   const int summands = is_sum(kind) ? summands_ : 1;
   if (size_ > 1 || summands > 1) enqueue({kind, type, root, count, 0, summands}, data, nullptr, {}, stream);

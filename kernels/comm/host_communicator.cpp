@@ -155,7 +155,7 @@ void HostCommunicator::enqueue(const CollectiveCall& call, void* data, void* par
 std::vector<std::unique_ptr<Communicator>> make_host_communicators(std::string_view name,
                                                                    std::span<Context* const> contexts) {
   if (name != "host")
-    throw Error(ErrorCode::usage, "CPU replicas require communicator host, not '" + std::string(name) + "'");
+    throw Error(ErrorCode::usage, "--comm " + std::string(name) + " requires GPUs; use --comm host for CPU replicas");
   const auto board = std::make_shared<CallBoard>("host", static_cast<int>(contexts.size()));
   std::vector<std::unique_ptr<Communicator>> handles;
   for (Context* const context : contexts) {

@@ -19,7 +19,7 @@ std::unique_ptr<Communicator> join_in_shared_memory(const HostContext& context, 
   if (!rendezvous.one_host())
     throw Error(ErrorCode::usage,
                 "communicator host connects only processes of one host that can see each other; start the ranks with "
-                "mpirun and use mpi");
+                "mpirun and --comm mpi");
   if (!context.options().peer_processes)
     throw Error(ErrorCode::usage, "communicator host requires a context with shared memory");
   std::shared_ptr<Buffer> lines;
@@ -52,17 +52,17 @@ CommunicatorChoice default_for(const Rendezvous& rendezvous) {
   if (rendezvous.one_host()) return {"host", "all ranks run on one host and share its memory"};
   Mpi* const mpi = mpi_plugin();
   if (mpi != nullptr && mpi->started()) return {"mpi", "the ranks run on several hosts and were started by MPI"};
-  throw Error(
-      ErrorCode::usage,
-      "CPU ranks on several hosts, or that cannot see each other's processes, need MPI: start them with mpirun");
+  throw Error(ErrorCode::usage,
+              "CPU ranks require MPI if they run on several hosts or cannot see each other's processes; start them "
+              "with mpirun");
 }
 
 std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& rendezvous) {
   auto* const host = dynamic_cast<HostContext*>(&context);
   if (name == "host" && host != nullptr) return join_in_shared_memory(*host, rendezvous);
   if (name == "mpi" && host != nullptr) return std::make_unique<WireCommunicator>(make_mpi_wire(rendezvous), *host);
-  throw Error(ErrorCode::usage,
-              "communicator '" + std::string(name) + "' cannot connect processes on " + to_string(context.device()));
+  throw Error(ErrorCode::usage, "communicator '" + std::string(name) + "' cannot connect processes on " +
+                                    to_string(context.device()) + "; use --comm host or mpi");
 }
 
 }  // namespace dp::kernels

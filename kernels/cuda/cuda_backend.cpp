@@ -36,7 +36,8 @@ class CudaBackend final : public Backend {
                     to_string(context->device()) + " cannot exchange data with GPUs: it is not a GPU");
     if (name == "nccl") return make_nccl_communicators(contexts);
     if (name == "p2p") return make_p2p_communicators(contexts);
-    throw Error(ErrorCode::usage, "GPUs require communicator p2p or nccl, not '" + std::string(name) + "'");
+    throw Error(ErrorCode::usage,
+                "--comm " + std::string(name) + " requires CPU replicas; use --comm p2p or nccl for GPUs");
   }
 
   std::string describe() const override { return describe_devices(probe().count); }
@@ -82,7 +83,8 @@ class CudaBackend final : public Backend {
     const DeviceProbe found = probe();
     if (device.index < 0 || device.index >= found.count)
       throw Error(ErrorCode::usage,
-                  to_string(device) + " does not exist: there are " + std::to_string(found.count) + " GPUs");
+                  to_string(device) + " does not exist: there " +
+                      (found.count == 1 ? "is 1 GPU" : "are " + std::to_string(found.count) + " GPUs"));
   }
 };
 

@@ -102,8 +102,9 @@ void* PeerMemory::at(int rank, const SharedPlace& place) {
   if (file >= 0) data = ::mmap(nullptr, place.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
   const int error = errno;
   if (file >= 0) ::close(file);
-  errno = error;
-  if (data == MAP_FAILED) refuse("the memory of rank " + std::to_string(rank) + " cannot be mapped; use --comm mpi");
+  if (data == MAP_FAILED)
+    throw Error(ErrorCode::device, "the memory of rank " + std::to_string(rank) +
+                                       " cannot be mapped: " + std::strerror(error) + "; use --comm mpi");
   mappings_.push_back({rank, place.serial, data, place.bytes});
   return static_cast<char*>(data) + place.offset;
 }

@@ -9,7 +9,8 @@ class ReorderOp final : public ReferenceOp<Reorder> {
   explicit ReorderOp(const Reorder& desc) : ReferenceOp(desc, {}) {
     tensors_ = {resolve(desc.src), resolve(desc.dst)};
     require(desc.src.shape == desc.dst.shape, "source and destination have different shapes");
-    require(is_float(desc.src.type) && is_float(desc.dst.type), "the element types are float32 and float64");
+    require(is_float(desc.src.type) && is_float(desc.dst.type),
+            "the element types must be float32, float64, bfloat16 or float16");
   }
 
   void execute(std::span<void* const> pointers, void*) override {

@@ -134,7 +134,8 @@ class TwoHosts final : public Rendezvous {
 TEST_CASE("a communicator that does not join processes, or not these, is rejected by name") {
   BareContext context;
   TwoHosts ranks;
-  CHECK_THROWS_WITH(join_from_host("p2p", context, ranks), Catch::Contains("'p2p' cannot connect processes"));
+  CHECK_THROWS_WITH(join_from_host("p2p", context, ranks),
+                    Catch::Contains("'p2p' cannot connect processes on reference; use --comm host or mpi"));
   CHECK_THROWS_WITH(join_from_host("host", context, ranks),
                     Catch::Contains("only processes of one host") && Catch::Contains("mpirun"));
 }

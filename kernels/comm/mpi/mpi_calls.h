@@ -15,7 +15,7 @@ inline void check(int result, const char* call) {
   int length = 0;
   MPI_Error_string(result, text, &length);
   throw Error(ErrorCode::device, std::string(call) + " failed: " + std::string(text, static_cast<std::size_t>(length)) +
-                                     "; see its output");
+                                     "; see MPI's output");
 }
 
 }  // namespace dp::kernels::mpi

@@ -17,7 +17,9 @@ namespace {
 // that uses it. That allocates memory while peers may already wait in a kernel (docs/decisions/0028).
 const NcclApi& library() {
   ::setenv("NCCL_RUNTIME_CONNECT", "0", 0);
-  if (nccl().api == nullptr) throw Error(ErrorCode::usage, "nccl cannot be used: " + nccl().reason);
+  if (nccl().api == nullptr)
+    throw Error(ErrorCode::usage,
+                "nccl cannot be used: " + nccl().reason + "; install NCCL, or set DP_NCCL_LIBRARY to its file");
   return *nccl().api;
 }
 
@@ -69,7 +71,8 @@ void check_introductions(const std::vector<Introduction>& all) {
     for (std::size_t other = 0; other < rank; ++other)
       if (all[rank].gpu == all[other].gpu)
         throw Error(ErrorCode::usage, "nccl requires one GPU per rank: ranks " + std::to_string(other) + " and " +
-                                          std::to_string(rank) + " both use the GPU at " + all[rank].gpu.data());
+                                          std::to_string(rank) + " both use the GPU at " + all[rank].gpu.data() +
+                                          "; start one rank per GPU");
   }
 }
 
@@ -184,7 +187,8 @@ std::unique_ptr<Communicator> join_nccl(Context& context, Rendezvous& rendezvous
   std::vector<Introduction> all;
   for (const std::string& text : rendezvous.exchange({reinterpret_cast<const char*>(&mine), sizeof mine})) {
     if (text.size() != sizeof(Introduction))
-      throw Error(ErrorCode::usage, "the ranks run different builds: their NCCL messages differ in size");
+      throw Error(ErrorCode::usage,
+                  "the ranks run different builds of the program; start the same build on every host");
     std::memcpy(&all.emplace_back(), text.data(), sizeof(Introduction));
   }
   check_introductions(all);

@@ -10,10 +10,13 @@ namespace {
 
 constexpr std::int64_t kMost = std::numeric_limits<int>::max() / 2;
 
-int count(std::int64_t value, const char* what) {
+constexpr const char *kBatch = "use a smaller batch", *kLayer = "use a smaller layer";
+
+int count(std::int64_t value, const char* what, const char* remedy) {
   if (value > kMost)
-    throw Error(ErrorCode::usage, std::string("a layer with ") + std::to_string(value) + " " + what +
-                                      " is too large for the CUDA backend; use a smaller batch");
+    throw Error(ErrorCode::usage, "a layer has " + std::to_string(value) + " " + what +
+                                      ", but the CUDA backend supports at most " + std::to_string(kMost) + "; " +
+                                      remedy);
   return static_cast<int>(value);
 }
 
@@ -28,9 +31,9 @@ Strides strides_of(const TensorDesc& tensor) {
 
 Geometry geometry_of(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Window& window) {
   const Shape &xs = x.shape, &ys = y.shape;
-  count(xs[0] * xs[2] * xs[3], "cells of input"), count(ys[0] * ys[2] * ys[3], "cells of output");
-  count(w.shape.numel(), "weights"), count(xs.without_first().numel(), "elements of an image");
-  count(ys.without_first().numel(), "elements of an output image");
+  count(xs[0] * xs[2] * xs[3], "pixels of input", kBatch), count(ys[0] * ys[2] * ys[3], "pixels of output", kBatch);
+  count(w.shape.numel(), "weights", kLayer), count(xs.without_first().numel(), "elements of an image", kLayer);
+  count(ys.without_first().numel(), "elements of an output image", kLayer);
   return {.batch = static_cast<int>(xs[0]),
           .channels = Count(static_cast<int>(xs[1])),
           .height = Count(static_cast<int>(xs[2])),
@@ -50,7 +53,7 @@ Geometry geometry_of(const TensorDesc& x, const TensorDesc& w, const TensorDesc&
 }
 
 Geometry linear_geometry(const TensorDesc& x, const TensorDesc& w) {
-  const int features = count(w.shape[1], "features"), outputs = count(w.shape[0], "outputs");
+  const int features = count(w.shape[1], "features", kLayer), outputs = count(w.shape[0], "outputs", kLayer);
   const Strides input{features, features, features, 1}, output{outputs, outputs, outputs, 1};
   Strides weights = input;
   int group = features;
@@ -61,7 +64,7 @@ Geometry linear_geometry(const TensorDesc& x, const TensorDesc& w) {
     if (x_last && !w_last) group = channels, weights.channel = pixels;
     if (!x_last && w_last) group = pixels, weights.channel = channels;
   }
-  return {.batch = count(x.shape[0], "samples"),
+  return {.batch = count(x.shape[0], "samples", kBatch),
           .channels = Count(features),
           .height = Count(1),
           .width = Count(1),

@@ -41,7 +41,8 @@ DeviceMemory device_memory(std::size_t bytes) {
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
     throw Error(ErrorCode::device, "out of memory on " + current_device() + ": " + std::to_string(bytes) +
-                                       " bytes requested, " + std::to_string(free) + " free");
+                                       " bytes requested, " + std::to_string(free) +
+                                       " free; use a smaller batch or fewer replicas on this GPU");
   }
   check(error, "allocating memory");
   return DeviceMemory(memory);
