@@ -58,7 +58,7 @@ ImageList list_images(const std::string& folder, const std::vector<std::string>*
     const auto known = std::lower_bound(list.classes.begin(), list.classes.end(), name);
     if (known == list.classes.end() || *known != name)
       throw unusable(folder + "/" + name,
-                     "a class that the training images do not have; give it some, or remove this folder");
+                     "a class without training images; add some under train/, or remove this folder");
     const std::vector<std::string> images = names_in(fs::path(folder) / name, [&](const fs::directory_entry& entry) {
       const std::string ending = ending_of(entry);
       if (ending == ".jpg" || ending == ".jpeg" || ending == ".png") return true;

@@ -15,7 +15,8 @@ BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t see
       seed_(seed) {
   const Shape shape = dataset.image_shape();
   if (shape.rank() != 3)
-    throw Error(ErrorCode::usage, "a loader needs images of shape (C,H,W), the dataset's are " + to_string(shape));
+    throw Error(ErrorCode::usage,
+                "a loader requires images of shape (C,H,W), but the data set's are " + to_string(shape));
   channels_ = shape[0];
   rows_ = shape[1];
   columns_ = shape[2];

@@ -28,8 +28,9 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
     refuse("a dataset of " + std::to_string(size) + " samples is too large; the limit is 4294967295");
   if (options.batch_size < 1) refuse("the batch size is " + std::to_string(options.batch_size) + "; give 1 or more");
   if (options.drop_last && size < options.batch_size)
-    refuse("a batch of " + std::to_string(options.batch_size) + " is larger than the " + std::to_string(size) +
-           " samples, and the incomplete last batch is dropped; use a smaller batch or keep the last one");
+    refuse("a batch of " + std::to_string(options.batch_size) + " is larger than the data set of " +
+           std::to_string(size) +
+           " samples, and incomplete batches are dropped; use a smaller --batch-size, or remove --drop-last");
   if (options.workers < 1)
     refuse("the number of loader threads is " + std::to_string(options.workers) + "; give 1 or more");
   if (options.ranks < 1 || options.rank < 0 || options.rank >= options.ranks)

@@ -1,5 +1,6 @@
 #include "engine/base/fault.h"
 
+#include <cerrno>
 #include <system_error>
 
 #include "dp/error.h"
@@ -28,6 +29,17 @@ std::string printable(std::string_view text, std::size_t longest) {
   return text.size() > longest ? result + "..." : result;
 }
 
+const char* remedy_of(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT: return "; free some space";
+    case EFBIG: return "; raise ulimit -f";
+    case EACCES:
+    case EROFS: return "; choose a folder in which you may write";
+    default: return "";
+  }
+}
+
 void throw_data(std::string_view path, const std::string& fault) {
   throw Error(ErrorCode::data, printable(path, kLongestPath) + ": " + fault);
 }
@@ -35,7 +47,7 @@ void throw_data_errno(std::string_view path, const std::string& doing, int error
   throw Error(ErrorCode::data, sentence(path, doing, error));
 }
 void throw_io_errno(std::string_view path, const std::string& doing, int error) {
-  throw Error(ErrorCode::io, sentence(path, doing, error));
+  throw Error(ErrorCode::io, sentence(path, doing, error) + remedy_of(error));
 }
 
 }  // namespace dp

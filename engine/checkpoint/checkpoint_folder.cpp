@@ -43,8 +43,8 @@ FileSource open_verified(const FileHandle& folder, const std::string& path, cons
   FileSource file(folder, path, name);
   const FileRecord& record = manifest.at(name);
   if (file.size() != record.bytes)
-    throw_data(file.name(), "has " + std::to_string(file.size()) + " bytes, but the manifest says " +
-                                std::to_string(record.bytes) + "; use another checkpoint");
+    throw_data(file.name(),
+               "has " + std::to_string(file.size()) + " bytes, but the manifest says " + std::to_string(record.bytes));
   std::vector<std::byte> block(std::min<std::uint64_t>(1 << 20, file.size()));
   std::uint32_t crc = 0;
   for (std::uint64_t at = 0; at < file.size();) {
@@ -54,8 +54,8 @@ FileSource open_verified(const FileHandle& folder, const std::string& path, cons
     at += part.size();
   }
   if (crc != record.crc)
-    throw_data(file.name(), "has the checksum " + hexadecimal(crc) + ", but the manifest says " +
-                                hexadecimal(record.crc) + "; use another checkpoint");
+    throw_data(file.name(),
+               "has the checksum " + hexadecimal(crc) + ", but the manifest says " + hexadecimal(record.crc));
   return file;
 }
 

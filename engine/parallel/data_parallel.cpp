@@ -28,14 +28,16 @@ void check_batch(const Batch& batch, const Model& model) {
   check_images(shape, model);
   const auto rows = [](const Tensor& t) { return t.empty() || t.shape().rank() == 0 ? std::int64_t{0} : t.shape()[0]; };
   if (rows(batch.labels) != images)
-    throw Error(ErrorCode::usage, fmt::format("a batch of {} images and {} labels", images, rows(batch.labels)));
+    throw Error(ErrorCode::usage, fmt::format("a batch has {} images but {} labels; give one label per image", images,
+                                              rows(batch.labels)));
   if (!batch.samples.empty() && rows(batch.samples) != images)
-    throw Error(ErrorCode::usage,
-                fmt::format("a batch of {} images and {} sample indices", images, rows(batch.samples)));
+    throw Error(ErrorCode::usage, fmt::format("a batch has {} images but {} sample indices; give one index per image",
+                                              images, rows(batch.samples)));
   if (!batch.resident.set || images == 0) return;
   for (const std::int64_t sample : batch.samples.span<std::int64_t>())
     if (sample < 0 || sample >= shape[0])
-      throw Error(ErrorCode::usage, fmt::format("a batch of sample {} of a set of {}", sample, shape[0]));
+      throw Error(ErrorCode::usage, fmt::format("sample index {} is out of range; the images have indices 0 to {}",
+                                                sample, shape[0] - 1));
 }
 
 }  // namespace
@@ -130,16 +132,13 @@ void DataParallel::State::require_two_values(std::int64_t rows, std::int64_t glo
       single = single || (parts == 1 ? own : setup.rows_of_shard(own, part).size()) == 1;
   }
   if (!single) return;
-  const std::string what =
-      "batch normalisation '" + norm->name + "' would have one value a channel: its images are 1x1, and ";
-  const std::string drop = "leave out an epoch's short last batch (--drop-last)";
-  throw Error(ErrorCode::usage,
-              what + (sync ? "a batch or micro-batch has one of them. Training needs two: take a larger batch or fewer "
-                             "micro-batches, or " +
-                                 drop
-                           : "a shard has one of them. Training needs two: take a larger batch or fewer replicas, "
-                             "micro-batches or logical shards, " +
-                                 drop + ", or normalise over the whole batch (--bn sync)"));
+  throw Error(
+      ErrorCode::usage,
+      "batch normalisation '" + norm->name + "' requires two values per channel, but " +
+          (sync ? "a batch or micro-batch has one: its images are 1x1 and there is one sample; use a larger batch, "
+                  "fewer micro-batches, or --drop-last for a short last batch"
+                : "a shard has one: its images are 1x1 and the shard has one sample; use a larger batch, fewer "
+                  "replicas, micro-batches or logical shards, --drop-last for a short last batch, or --bn sync"));
 }
 
 // --- state ---------------------------------------------------------------------------------------------------

@@ -21,7 +21,8 @@ Stats DataParallel::take_stats() {
     if (s.setup.options.on_nonfinite == OnNonfinite::abort &&
         (bad_samples != 0 || result.front().grad_nonfinite != 0)) {
       replica.enter(bad_samples ? engine::Phase::loss : engine::Phase::update);
-      throw Error(ErrorCode::nonfinite, "a loss or gradient of this step or one since the last report is not finite");
+      throw Error(ErrorCode::nonfinite,
+                  "a loss or gradient is not finite, in this step or in an earlier one since the last report");
     }
   });
   Stats stats;

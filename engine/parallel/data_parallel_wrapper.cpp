@@ -33,7 +33,9 @@ class BufferStorage final : public Storage {
 };
 
 void refuse_scaled(bool scales_loss) {
-  if (scales_loss) throw Error(ErrorCode::usage, "float16 scales the loss on the devices: use train_step, or bfloat16");
+  if (scales_loss)
+    throw Error(ErrorCode::usage,
+                "with float16 only train_step trains, because the devices scale the loss; use train_step, or bfloat16");
 }
 
 }  // namespace
@@ -47,10 +49,9 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   if (setup.options.process_group)
     throw Error(ErrorCode::usage, "with a process group only train_step and evaluate are available");
   if (setup.local_shards() > 1)
-    throw Error(
-        ErrorCode::usage,
-        "with several logical shards on a replica there are train_step and evaluate only; for the steps one by one "
-        "use as many logical shards as replicas, or none");
+    throw Error(ErrorCode::usage,
+                "with several logical shards per replica only train_step and evaluate are available; to call forward() "
+                "and backward(), use as many logical shards as replicas, or no logical shards");
   const std::int64_t rows = images.shape()[0];
   if (training) require_two_values(rows, rows, /*micro_batches=*/1);
   Batch batch;

@@ -66,14 +66,17 @@ std::string resolve_ranks(DataParallelOptions& o) {
     // A single visible GPU was selected by the launcher (CUDA_VISIBLE_DEVICES).
     const int own = count == 1 ? 0 : group.local_rank();
     if (count > 0 && own >= count)
-      refuse(fmt::format("{} ranks share this host, but it has {} GPUs", group.local_size(), count));
+      refuse(fmt::format("{} ranks share this host, but it has {} GPUs; start one rank per GPU", group.local_size(),
+                         count));
     o.devices = count > 0 ? gpus({own}) : cpus(1);
   }
   if (o.devices.size() != 1)
     refuse(fmt::format("a rank of a process group has one device, not {}; start more ranks", o.devices.size()));
   if (o.reduce != Reduce::automatic && o.reduce != Reduce::all_reduce)
-    refuse("ranks reduce their gradients with all_reduce; the other modes require one process");
-  if (o.loss == LossAt::gathered) refuse("ranks compute their own losses; choose loss local");
+    refuse(fmt::format("--reduce {} requires one process (--engine dp): ranks use allreduce; remove it",
+                       parallel_option_table().text("reduce", o)));
+  if (o.loss == LossAt::gathered)
+    refuse("--loss gathered requires one process (--engine dp): each rank computes its own loss; use --loss local");
   if (o.logical_shards > 0) refuse("--logical-shards requires one process (--engine dp)");
   if (!o.split_weights.empty())
     refuse("--split with weights requires one process (--engine dp): ranks have shards of equal size");
@@ -137,7 +140,8 @@ ResolvedOptions resolved(DataParallelOptions o) {
     if (o.logical_shards % static_cast<int>(o.devices.size()) != 0)
       refuse(fmt::format("--logical-shards {} is not a multiple of the {} replicas; use a multiple of {}",
                          o.logical_shards, o.devices.size(), o.devices.size()));
-    if (o.loss == LossAt::gathered) refuse("logical shards compute their own loss: choose loss local");
+    if (o.loss == LossAt::gathered)
+      refuse("--loss gathered excludes --logical-shards: each shard computes its own loss; use --loss local");
     o.deterministic = true;
     if (o.threads_per_replica == 0) o.threads_per_replica = 1;
   }

@@ -116,12 +116,14 @@ void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
     return;
   }
   if (known != kinds_.end() && (*known)->placed == placed()) {
-    if ((*known)->kind.rows != kind.rows || (*known)->allocations != allocations())
-      throw Error(
-          ErrorCode::usage,
-          fmt::format("this rank's part of a global batch of {} is {} rows, and was another before: with CUDA graphs "
-                      "equal global batches need equal local ones; set graphs to never (--graphs never)",
-                      kind.global, kind.rows));
+    const char* const rule = "with CUDA graphs, equal global batches need equal local batches; use --graphs never";
+    if ((*known)->kind.rows != kind.rows)
+      throw Error(ErrorCode::usage,
+                  fmt::format("this rank has {} rows of a global batch of {}, but had a different number before; {}",
+                              kind.rows, kind.global, rule));
+    if ((*known)->allocations != allocations())
+      throw Error(ErrorCode::usage,
+                  fmt::format("this rank allocated memory for a batch whose global size is not new; {}", rule));
     std::rotate(known, known + 1, kinds_.end());
     kind_ = kinds_.back().get();
     mode_ = kind_->recorded ? Mode::launch : Mode::record;
@@ -142,7 +144,7 @@ void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
 void StepGraphs::end_step() {
   if (kind_ == nullptr) return;
   if (failed_.exchange(false)) {
-    refusal_ = "a graph capture failed: " + (failure_.empty() ? "that of another rank" : failure_);
+    refusal_ = failure_.empty() ? "a graph capture failed on another rank" : "a graph capture failed: " + failure_;
     kinds_.clear();
     if (required_) throw Error(ErrorCode::device, "--graphs always: " + refusal_);
     if (!failure_.empty())

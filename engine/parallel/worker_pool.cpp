@@ -60,7 +60,7 @@ WorkerPool::WorkerPool(int size) : size_(size), errors_(static_cast<std::size_t>
     stop();
     throw Error(ErrorCode::device, "only " + std::to_string(started) + " of " + std::to_string(size) +
                                        " replica threads could be started (" + error.what() +
-                                       "); ask for fewer replicas, or raise ulimit -u and -v");
+                                       "); use fewer replicas, or raise ulimit -u and -v");
   }
 }
 

@@ -34,13 +34,13 @@ std::size_t DeviceImageSets::upload(const DeviceImages& images, std::int64_t row
   if (find(images.set.get()) == nullptr) {
     if (context_.compute_type() != DType::f32)
       throw Error(ErrorCode::usage,
-                  to_string(context_.device()) + " does not make its own images; give it batches of images");
+                  to_string(context_.device()) + " does not support device-resident images; give it batches of images");
     const ImageSet& set = *images.set;
     const auto channels = static_cast<std::size_t>(set.images.shape()[1]);
     if (set.images.dtype() != DType::u8 || set.normalization.mean.size() != channels ||
         set.normalization.std.size() != channels)
       throw Error(ErrorCode::usage,
-                  "device-resident images are bytes, with a mean and a deviation for each channel: take read_images()");
+                  "device-resident images are bytes, with a mean and a deviation for each channel: use read_images()");
     const auto& deviations = set.normalization.std;
     if (set.augmentation.padding < 0 || set.augmentation.padding > std::numeric_limits<std::int32_t>::max() ||
         !std::all_of(deviations.begin(), deviations.end(), [](float value) { return value > 0; }))

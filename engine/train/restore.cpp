@@ -55,8 +55,8 @@ template <typename T>
 void require_equal(const Resumed& resumed, const char* what, const T& had, const T& wanted) {
   if (had == wanted) return;
   throw Error(ErrorCode::usage,
-              fmt::format("checkpoint '{}' was made with {} {}, but this run uses {}; use {}, or start a new run",
-                          resumed.folder, what, had, wanted, had));
+              fmt::format("checkpoint '{}' was made with {} {}, but this run uses {}; use {} {}, or start a new run",
+                          resumed.folder, what, had, wanted, what, had));
 }
 
 // Options that determine the samples of each step. An option that the checkpoint does not record is not compared.
@@ -125,11 +125,15 @@ NamedTensors state_like(const Model& model, const NamedTensors& weights, const O
 NamedTensors read_weights(const std::string& path) try {
   return strip_module_prefix(read_safetensors(path));
 } catch (const Error& error) {
-  if (error.code() != ErrorCode::data) throw;
-  throw Error(ErrorCode::data, std::string(error.what()) + "; give a safetensors file of weights with --init");
+  rethrow_with_remedy(error, "give a safetensors file of weights with --init");
 }
 
 }  // namespace
+
+void rethrow_with_remedy(const Error& error, const std::string& remedy) {
+  if (error.code() != ErrorCode::data) throw;
+  throw Error(ErrorCode::data, error.what() + ("; " + remedy));
+}
 
 std::string find_resumed_folder(const TrainerOptions& options, bool locked, const Notice& notice) {
   if (options.resume.empty()) return "";
@@ -167,7 +171,11 @@ std::string find_resumed_folder(const TrainerOptions& options, bool locked, cons
 std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, const Notice& notice) {
   const std::string folder = find_resumed_folder(options, locked, notice);
   if (folder.empty()) return std::nullopt;
-  return Resumed{folder, load_checkpoint(folder)};
+  try {
+    return Resumed{folder, load_checkpoint(folder)};
+  } catch (const Error& error) {
+    rethrow_with_remedy(error, kAnotherCheckpoint);
+  }
 }
 
 void require_same_run(const Resumed& resumed, const TrainState& wanted, bool weights_only) {
@@ -205,7 +213,7 @@ NamedTensors fitting(const NamedTensors& own, NamedTensors given, const std::str
   if (faults.empty()) return taken;
   const std::string text = "'" + source + "' does not fit the model: " + shortened(faults);
   if (notice == nullptr) throw Error(ErrorCode::data, text + "; " + remedy);
-  if (taken.empty()) throw Error(ErrorCode::data, text + "; no tensor fits");
+  if (taken.empty()) throw Error(ErrorCode::data, text + "; no tensor fits; give weights of this model with --init");
   if (*notice)
     (*notice)(fmt::format("{} of {} tensors loaded from '{}'; not loaded: {}", taken.size(), own.size(), source,
                           shortened(faults)));
@@ -226,7 +234,7 @@ void init_weights(DataParallel& net, const TrainerOptions& options, const Notice
   try {
     require_finite(taken);
   } catch (const Error& error) {
-    throw Error(ErrorCode::data, std::string("in '") + options.init + "' " + error.what() + "; use other weights");
+    throw Error(ErrorCode::data, "'" + options.init + "': " + error.what() + "; give other weights with --init");
   }
   net.set_weights(taken);
 }

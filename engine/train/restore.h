@@ -7,6 +7,7 @@
 
 #include "dp/checkpoint.h"
 #include "dp/data_parallel.h"
+#include "dp/error.h"
 #include "dp/trainer.h"
 
 namespace dp {
@@ -26,6 +27,10 @@ std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, 
 
 // The folder of that checkpoint, or empty.
 std::string find_resumed_folder(const TrainerOptions& options, bool locked, const Notice& notice);
+
+inline constexpr const char* kAnotherCheckpoint = "give another checkpoint with --resume";
+// Call it in a handler. Rethrows `error`; an Error(data) gets "; <remedy>" at its end.
+[[noreturn]] void rethrow_with_remedy(const Error& error, const std::string& remedy);
 
 // Error(usage) with both values if the checkpoint is of another model. Unless `weights_only`, also if it differs in
 // data set, seed, global batch, order of samples (shuffle, augment, drop-last), batch normalisation or logical shards.

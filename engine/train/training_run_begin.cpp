@@ -85,8 +85,10 @@ void TrainingRun::continue_from(const Resumed& resumed) {
   if (had.batch_in_epoch > batches_)
     throw Error(
         ErrorCode::usage,
-        fmt::format("checkpoint '{}' is at batch {} of an epoch of {}; resume with the same data set and --drop-last",
-                    resumed.folder, had.batch_in_epoch, batches_));
+        fmt::format(
+            "checkpoint '{}' is at batch {}, but an epoch of this run has {} batches; resume with the same data "
+            "set and the same setting of --drop-last",
+            resumed.folder, had.batch_in_epoch, batches_));
   good_checkpoint_ = resumed.folder;
   notice(fmt::format("resumed from '{}' at step {}, epoch {}, batch {}", resumed.folder, had.step, had.epoch,
                      had.batch_in_epoch));

@@ -48,7 +48,7 @@ TEST_CASE("resuming rejects unreadable checkpoints and those of another run") {
       fs::remove_all(copy);
       fs::copy(last, copy, fs::copy_options::recursive);
       damage(copy + "/" + file);
-      refuses(3, {"--output-dir", "other", "--resume", copy}, {copy});
+      refuses(3, {"--output-dir", "other", "--resume", copy}, {copy, "with --resume"});
     };
     broken([](const std::string& path) { fs::remove(path); });
     broken([](const std::string& path) { fs::resize_file(path, 0); });

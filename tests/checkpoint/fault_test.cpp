@@ -1,6 +1,8 @@
 // Error texts: one line of ASCII with bounded length, whatever they quote.
 #include "engine/base/fault.h"
 
+#include <cerrno>
+
 #include "checkpoint/files_support.h"
 #include "support/catch.h"
 
@@ -33,7 +35,13 @@ TEST_CASE("a path in a message is escaped and not cut below the longest possible
   CHECK(data.text == shown + ": reading failed: No such file or directory");
   const Outcome io = outcome_of([&] { dp::throw_io_errno(path, "writing", 28); });
   CHECK(io.code == 7);
-  CHECK(io.text == shown + ": writing failed: No space left on device");
+  CHECK(io.text == shown + ": writing failed: No space left on device; free some space");
+  CHECK(outcome_of([] { dp::throw_io_errno("file", "writing", EFBIG); }).text ==
+        "file: writing failed: File too large; raise ulimit -f");
+  CHECK(outcome_of([] { dp::throw_io_errno("file", "writing", EACCES); }).text ==
+        "file: writing failed: Permission denied; choose a folder in which you may write");
+  CHECK(outcome_of([] { dp::throw_io_errno("file", "writing", EIO); }).text ==
+        "file: writing failed: Input/output error");
   const std::string longer(5000, 'p');
   CHECK(outcome_of([&] { dp::throw_data(longer, "x"); }).text == longer.substr(0, 4096) + "...: x");
 }

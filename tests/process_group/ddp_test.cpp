@@ -259,7 +259,7 @@ TEST_CASE("ddp: options for a single process are rejected") {
     CHECK_THROWS_WITH(DataParallel(model, options), Catch::Matchers::Contains(why));
   };
   refused([](auto& o) { o.devices = cpus(2); }, "one device");
-  refused([](auto& o) { o.reduce = Reduce::sharded; }, "all_reduce");
+  refused([](auto& o) { o.reduce = Reduce::sharded; }, "--reduce sharded requires one process");
   refused([](auto& o) { o.loss = LossAt::gathered; }, "loss local");
   refused([](auto& o) { o.logical_shards = 4; }, "one process");
   refused([](auto& o) { o.split_weights = {1}; }, "one process");

@@ -8,12 +8,13 @@
 #include <utility>
 
 #include "dp/error.h"
+#include "engine/base/fault.h"
 
 namespace dp {
 namespace {
 
 [[noreturn]] void fail(const char* what, const std::string& path, const char* remedy) {
-  throw Error(ErrorCode::io, std::string(what) + " '" + path + "': " + std::strerror(errno) + "; " + remedy);
+  throw Error(ErrorCode::io, std::string(what) + " '" + path + "': " + std::strerror(errno) + remedy);
 }
 
 }  // namespace
@@ -21,7 +22,7 @@ namespace {
 AppendFile::AppendFile(const std::string& path, Open how) : path_(path) {
   const int flags = O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | (how == Open::new_only ? O_EXCL : 0);
   fd_ = ::open(path.c_str(), flags, 0644);
-  if (fd_ < 0) fail("cannot write", path, "check its permissions");
+  if (fd_ < 0) fail("cannot write", path, "; check its permissions");
 }
 
 AppendFile::~AppendFile() {
@@ -35,7 +36,7 @@ AppendFile& AppendFile::operator=(AppendFile&& other) noexcept {
 }
 
 void AppendFile::keep(std::size_t bytes) {
-  if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) fail("cannot trim", path_, "check its permissions");
+  if (::ftruncate(fd_, static_cast<off_t>(bytes)) != 0) fail("cannot trim", path_, "; check its permissions");
   ::lseek(fd_, static_cast<off_t>(bytes), SEEK_SET);
 }
 
@@ -50,7 +51,8 @@ void AppendFile::append(const std::string& text) {
       const int saved = errno;
       if (::ftruncate(fd_, begin) == 0) ::lseek(fd_, begin, SEEK_SET);  // removes an incomplete record
       errno = saved;
-      fail("cannot append to", path_, "free some space");
+      const char* const remedy = remedy_of(saved);
+      fail("cannot append to", path_, *remedy != '\0' ? remedy : "; check the disk and the folder");
     }
     done += static_cast<std::size_t>(wrote);
   }

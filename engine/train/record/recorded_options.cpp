@@ -34,9 +34,13 @@ std::string resumed_config(const std::string& resume, const std::string& output_
   options.resume = resume, options.output_dir = output_dir;
   const std::string folder = find_resumed_folder(options, /*locked=*/false, {});
   if (folder.empty()) return "";
-  VerifiedCheckpoint files = open_checkpoint(folder, Links::follow);
-  const std::string config = read_train_state(files.state).config;
-  return config.empty() ? "{}" : config;
+  try {
+    VerifiedCheckpoint files = open_checkpoint(folder, Links::follow);
+    const std::string config = read_train_state(files.state).config;
+    return config.empty() ? "{}" : config;
+  } catch (const Error& error) {
+    rethrow_with_remedy(error, kAnotherCheckpoint);
+  }
 }
 
 std::vector<RecordedOption> recorded_options(const std::string& config) {
