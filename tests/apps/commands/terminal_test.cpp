@@ -28,7 +28,7 @@ class Tmux {
   Tmux& operator=(const Tmux&) = delete;
 
   std::string call(const std::string& command) const {
-    return Program({}, folder_, {}, {"/bin/sh", "-c", "exec tmux -S '" + folder_ + "/socket' " + command}).wait().out;
+    return Program({}, folder_, {}, {"/bin/sh", "-c", "exec tmux -S socket " + command}).wait().out;
   }
   // The screen's lines, once `shows` holds; at most 40 s.
   std::vector<std::string> screen(const std::function<bool(const std::vector<std::string>&)>& shows) const {
