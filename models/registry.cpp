@@ -11,8 +11,21 @@ Model make_mnist_convnet(const Shape& input, std::int64_t classes) {
                                       "; choose another model or data set");
   return mnist_convnet({.classes = classes});
 }
-Model make_resnet18(const Shape& input, std::int64_t classes) { return resnet18({.classes = classes, .input = input}); }
+template <Model (*kMake)(const ResnetOptions&)>
+Model make_resnet(const Shape& input, std::int64_t classes) {
+  return kMake({.classes = classes, .input = input});
+}
 Model make_mlp(const Shape& input, std::int64_t classes) { return mlp({.input = input, .classes = classes}); }
+
+// torchvision's recipe for ImageNet: a tenth of the rate after each third of the epochs.
+Recipe imagenet_recipe() {
+  return {.dataset = "imagefolder",
+          .lr = 0.1f,
+          .weight_decay = 1e-4f,
+          .schedule = ScheduleKind::multistep,
+          .milestones = {1.0 / 3, 2.0 / 3},
+          .batch_size = 256};
+}
 
 }  // namespace
 
@@ -26,7 +39,11 @@ const std::vector<Entry>& registry() {
         .weight_decay = 5e-4f,
         .schedule = ScheduleKind::multistep,
         .milestones = {0.5, 0.75}},
-       make_resnet18},
+       make_resnet<resnet18>},
+      {"resnet34", "residual, 34 layers: 21.8 M parameters", imagenet_recipe(), make_resnet<resnet34>},
+      {"resnet50", "residual, 50 layers, bottlenecks: 25.6 M parameters", imagenet_recipe(), make_resnet<resnet50>},
+      {"resnet101", "residual, 101 layers, bottlenecks: 44.5 M parameters", imagenet_recipe(), make_resnet<resnet101>},
+      {"resnet152", "residual, 152 layers, bottlenecks: 60.2 M parameters", imagenet_recipe(), make_resnet<resnet152>},
       {"mlp", "one hidden layer of 128 units; the smallest example of a model", {}, make_mlp},
   };
   return entries;

@@ -1,15 +1,15 @@
 #include "network.h"
 
+#include <dp/dataset.h>
 #include <dp/models.h>
 
 namespace dp_bench {
 
 Network resolved(Network network) {
   const dp::models::Entry& entry = dp::models::find(network.model);
-  const bool residual = network.model == "resnet18";
-  if (network.input.empty())
-    network.input = residual ? std::vector<std::int64_t>{3, 32, 32} : std::vector<std::int64_t>{1, 28, 28};
-  if (network.classes == 0) network.classes = residual ? 100 : 10;
+  const dp::datasets::Entry& images = dp::datasets::find(entry.recipe.dataset);
+  if (network.input.empty()) network.input.assign(images.image.dims().begin(), images.image.dims().end());
+  if (network.classes == 0) network.classes = images.classes;
   entry.make(dp::Shape(network.input), network.classes);
   return network;
 }

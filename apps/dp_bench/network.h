@@ -13,8 +13,8 @@ struct Network {
   std::int64_t classes = 0;         // 0: the model's default
 };
 
-// Fills in the defaults: 3x32x32 and 100 classes for resnet18, else 1x28x28 and 10. dp::Error(usage) for a model that
-// is not in the registry or does not fit the shape.
+// Fills in the defaults: images and classes of the model's data set. dp::Error(usage) for a model that is not in the
+// registry or does not fit the shape.
 Network resolved(Network network);
 std::string shape_text(const std::vector<std::int64_t>& shape, const char* between);  // "3,32,32"
 std::int64_t numbers_per_sample(const Network& network);

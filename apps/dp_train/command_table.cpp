@@ -63,7 +63,7 @@ void add_other_forms(Table& table) {
            "batch size per replica, instead of -b")
       .without({"batch-size"});
   table.add("lr-scale", accepts::one_of({"none", "linear"}), &Command::lr_scale,
-            "none, or linear: multiply the rate by global batch / reference batch of the recipe (128)");
+            "none, or linear: multiply the rate by global batch / the batch of the model's recipe");
   table.group("Data parallelism");
   table
       .add(

@@ -5,6 +5,7 @@ with RANK, WORLD_SIZE, and the file DP_BENCH_RENDEZVOUS for the rendezvous). ben
 """
 
 import argparse
+import functools
 import math
 import os
 import re
@@ -59,18 +60,19 @@ class Mlp(nn.Module):
         return self.fc2(F.relu(self.fc1(torch.flatten(x, 1))))
 
 
-def resnet18(input_shape, classes):
-    """torchvision's ResNet18; for images below 64 pixels with a 3x3 stem and without max-pooling."""
+def resnet(name, input_shape, classes):
+    """torchvision's ResNet; for images below 64 pixels with a 3x3 stem and without max-pooling."""
     import torchvision
 
-    model = torchvision.models.resnet18(num_classes=classes)
+    model = getattr(torchvision.models, name)(num_classes=classes)
     if input_shape[1] < 64:
         model.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
         model.maxpool = nn.Identity()
     return model
 
 
-MODELS = {"mnist_convnet": MnistConvnet, "mlp": Mlp, "resnet18": resnet18}
+MODELS = {"mnist_convnet": MnistConvnet, "mlp": Mlp}
+MODELS |= {f"resnet{depth}": functools.partial(resnet, f"resnet{depth}") for depth in (18, 34, 50, 101, 152)}
 
 
 def read_inputs(path, model, input_shape, batch, batches, rows, images_on):

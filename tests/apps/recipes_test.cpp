@@ -41,8 +41,9 @@ Lines described(const Model& model) {
   return lines;
 }
 
-// The layers of torchvision's resnet18 in forward order.
-Lines resnet18_lines(bool imagenet_stem, std::int64_t width, std::int64_t classes) {
+// The layers of a torchvision ResNet in forward order. counts: the blocks of each stage.
+Lines resnet_lines(std::vector<int> counts, bool bottlenecks, bool imagenet_stem, std::int64_t width,
+                   std::int64_t classes) {
   const auto conv = [](std::int64_t channels, int kernel, int stride) {
     return fmt::format("conv {} of {}, stride {}, padding {}", channels, kernel, stride, kernel / 2);
   };
@@ -50,14 +51,23 @@ Lines resnet18_lines(bool imagenet_stem, std::int64_t width, std::int64_t classe
   Lines lines{"input", conv(width, imagenet_stem ? 7 : 3, imagenet_stem ? 2 : 1), norm, "relu"};
   if (imagenet_stem) lines.push_back("max 3, stride 2, padding 1");
   for (int stage = 0; stage < 4; ++stage)
-    for (const int stride : {stage == 0 ? 1 : 2, 1}) {
-      const std::int64_t channels = width << stage;
-      lines.insert(lines.end(), {conv(channels, 3, stride), norm, "relu", conv(channels, 3, 1), norm});
-      if (stride == 2) lines.insert(lines.end(), {conv(channels, 1, 2), norm});
+    for (int block = 0; block < counts[static_cast<std::size_t>(stage)]; ++block) {
+      const std::int64_t channels = width << stage, out = bottlenecks ? 4 * channels : channels;
+      const int stride = stage > 0 && block == 0 ? 2 : 1;
+      if (bottlenecks)
+        lines.insert(lines.end(), {conv(channels, 1, 1), norm, "relu", conv(channels, 3, stride), norm, "relu",
+                                   conv(out, 1, 1), norm});
+      else
+        lines.insert(lines.end(), {conv(channels, 3, stride), norm, "relu", conv(out, 3, 1), norm});
+      if (block == 0 && (stage > 0 || bottlenecks)) lines.insert(lines.end(), {conv(out, 1, stride), norm});
       lines.insert(lines.end(), {"add", "relu"});
     }
   lines.insert(lines.end(), {"global average", "flatten", fmt::format("linear {}, bias", classes)});
   return lines;
+}
+
+Lines resnet18_lines(bool imagenet_stem, std::int64_t width, std::int64_t classes) {
+  return resnet_lines({2, 2, 2, 2}, false, imagenet_stem, width, classes);
 }
 
 TEST_CASE("the models have the documented layers and sizes") {
@@ -75,20 +85,25 @@ TEST_CASE("the models have the documented layers and sizes") {
   CHECK(described(models::find("resnet18").make({3, 63, 63}, 10)) == resnet18_lines(false, 64, 10));
   CHECK(described(models::find("resnet18").make({3, 64, 64}, 100)) == resnet18_lines(true, 64, 100));
   CHECK(described(models::resnet18({.width = 16})) == resnet18_lines(false, 16, 10));
+  CHECK(described(models::find("resnet34").make({3, 64, 64}, 10)) == resnet_lines({3, 4, 6, 3}, false, true, 64, 10));
+  CHECK(described(models::find("resnet50").make({3, 32, 32}, 10)) == resnet_lines({3, 4, 6, 3}, true, false, 64, 10));
+  CHECK(described(models::resnet50({.width = 8})) == resnet_lines({3, 4, 6, 3}, true, false, 8, 10));
+  CHECK(described(models::find("resnet101").make({3, 64, 64}, 7)) == resnet_lines({3, 4, 23, 3}, true, true, 64, 7));
+  CHECK(described(models::find("resnet152").make({3, 64, 64}, 10)) == resnet_lines({3, 8, 36, 3}, true, true, 64, 10));
   struct {
     const char* name;
     Shape input;
     std::int64_t classes, parameters;
-  } const sizes[] = {{"mnist_convnet", {1, 28, 28}, 10, 1199882},
-                     {"mlp", {1, 28, 28}, 10, 101770},
-                     {"resnet18", {3, 32, 32}, 10, 11173962},
-                     {"resnet18", {3, 32, 32}, 100, 11220132},
-                     {"resnet18", {3, 224, 224}, 1000, 11689512}};
+  } const sizes[] = {{"mnist_convnet", {1, 28, 28}, 10, 1199882}, {"mlp", {1, 28, 28}, 10, 101770},
+                     {"resnet18", {3, 32, 32}, 10, 11173962},     {"resnet18", {3, 32, 32}, 100, 11220132},
+                     {"resnet18", {3, 224, 224}, 1000, 11689512}, {"resnet34", {3, 224, 224}, 1000, 21797672},
+                     {"resnet50", {3, 224, 224}, 1000, 25557032}, {"resnet101", {3, 224, 224}, 1000, 44549160},
+                     {"resnet152", {3, 224, 224}, 1000, 60192808}};
   for (const auto& size : sizes) {
     INFO(size.name << ", " << size.classes << " classes");
     CHECK(models::find(size.name).make(size.input, size.classes).parameter_count() == size.parameters);
   }
-  CHECK(models::registry().size() == 3);
+  CHECK(models::registry().size() == 7);
 }
 
 struct Spread {
@@ -145,6 +160,7 @@ TEST_CASE("initial weights are drawn from PyTorch's distributions") {
   check_start(models::mnist_convnet(), false);
   check_start(models::mlp(), false);
   check_start(models::resnet18({.input = {3, 8, 8}, .width = 32}), true);
+  check_start(models::resnet50({.input = {3, 8, 8}, .width = 16}), true);
 }
 
 TEST_CASE("a model and a data set select the documented recipe, and every other option has its default") {
@@ -155,10 +171,15 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
     ScheduleKind schedule;
     std::vector<double> milestones;
     std::int64_t epochs;
+    std::int64_t batch_size = 128;
   } const recipes[] = {
       {"mnist_convnet", nullptr, "digits", 0.05, 0, ScheduleKind::cosine, {}, 1},
       {"mlp", nullptr, "digits", 0.05, 0, ScheduleKind::cosine, {}, 1},
       {"resnet18", nullptr, "cifar10", 0.1, 5e-4, ScheduleKind::multistep, {15, 22.5}, 30},
+      {"resnet34", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
+      {"resnet50", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
+      {"resnet101", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
+      {"resnet152", "cifar10", "cifar10", 0.1, 1e-4, ScheduleKind::multistep, {10, 20}, 30, 256},
       {"mnist_convnet", "mnist", "mnist", 0.05, 0, ScheduleKind::cosine, {}, 3},
       {"mnist_convnet", "fashion_mnist", "fashion_mnist", 0.05, 0, ScheduleKind::cosine, {}, 10},
       {"mlp", "synthetic", "synthetic", 0.05, 0, ScheduleKind::cosine, {}, 1},
@@ -175,7 +196,7 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
     CHECK(o.dataset_name == recipe.expected_dataset);
     CHECK(o.epochs == recipe.epochs);
     CHECK(o.max_steps == 0);
-    CHECK(o.batch_size == 128);
+    CHECK(o.batch_size == recipe.batch_size);
     CHECK(std::get<Sgd>(o.optimizer).lr == static_cast<float>(recipe.lr));
     CHECK(std::get<Sgd>(o.optimizer).momentum == 0.9f);
     CHECK_FALSE(std::get<Sgd>(o.optimizer).nesterov);

@@ -1,4 +1,4 @@
-"""Exchanges ResNet18's weights with torchvision. Exit status 4: torchvision is not installed."""
+"""Exchanges a ResNet's weights with torchvision. Arguments: ask, write or check, a folder, a network. Exit status 4: torchvision is not installed."""
 
 import pathlib
 import sys
@@ -33,17 +33,17 @@ def load(path):
         return {name: torch.from_numpy(array) for name, array in safetensors_file.read(path).items()}
 
 
-def model_with(state=None):
-    model = torchvision.models.resnet18(num_classes=CLASSES)
+def model_with(network, state=None):
+    model = getattr(torchvision.models, network)(num_classes=CLASSES)
     if state is not None:
         model.load_state_dict(state, strict=True)
     return model
 
 
-def write_state(folder):
+def write_state(folder, network):
     """A state dict after two training forwards, images, and its predictions for them."""
     torch.manual_seed(1)
-    model = model_with()
+    model = model_with(network)
     with torch.no_grad():
         for _ in range(2):
             model(torch.randn(4, 3, 64, 64))
@@ -54,10 +54,10 @@ def write_state(folder):
     save(folder / "expected.safetensors", {"images": images, "predictions": predictions})
 
 
-def check_state(folder):
+def check_state(folder, network):
     """Loads the engine's state strictly and compares the predictions with the engine's."""
     state = load(folder / "state.safetensors")
-    model = model_with(state).eval()
+    model = model_with(network, state).eval()
     for name, tensor in model.state_dict().items():
         given = state[name]
         assert tensor.dtype == given.dtype and tensor.shape == given.shape, f"{name}: {given.dtype} {given.shape}"
@@ -72,4 +72,4 @@ def check_state(folder):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"write": write_state, "check": check_state}[sys.argv[1]](pathlib.Path(sys.argv[2]))
+    {"ask": lambda *_: None, "write": write_state, "check": check_state}[sys.argv[1]](pathlib.Path(sys.argv[2]), sys.argv[3])

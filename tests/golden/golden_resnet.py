@@ -1,4 +1,4 @@
-"""torchvision's ResNet18: one training forward and backward in float64, then a prediction."""
+"""torchvision's ResNets: one training forward and backward in float64, then a prediction."""
 
 import numpy as np
 import torch
@@ -13,19 +13,27 @@ PRODUCTS = 32
 SIGNS = 777        # random key of these vectors
 TRACKED = 5        # num_batches_tracked before the step
 
-# name: stem, ReLUs, classes, image size, batch size, number of the batch. For "kinkless", see search().
+# network: name of a case: stem, ReLUs, classes, image size, batch size, number of the batch. For "kinkless", see search().
 CASES = {
-    "cifar": ("cifar", True, 10, 32, 8, 0),
-    "smooth": ("cifar", False, 10, 16, 7, 0),  # see all_cases()
-    "imagenet": ("imagenet", True, 20, 64, 4, 1),
-    "kinkless": ("cifar", True, 10, 8, 8, 75),
+    "resnet18": {
+        "cifar": ("cifar", True, 10, 32, 8, 0),
+        "smooth": ("cifar", False, 10, 16, 7, 0),  # see all_cases()
+        "imagenet": ("imagenet", True, 20, 64, 4, 1),
+        "kinkless": ("cifar", True, 10, 8, 8, 75),
+    },
 }
-WITH_RUNNING = ("cifar", "imagenet")  # cases whose running statistics are stored
-MARGIN = 2e-5                         # distance from a kink, of "kinkless"
+for _network, _number in (("resnet34", 18), ("resnet50", 39), ("resnet101", 36), ("resnet152", 5)):
+    CASES[_network] = {
+        "smooth": ("cifar", False, 10, 16, 7, 0),
+        "imagenet": ("imagenet", True, 20, 64, 4, 1),
+        "kinkless": ("cifar", True, 10, 8, 16, _number),
+    }
+# The distance of "kinkless" from a kink.
+MARGIN = {"resnet18": 2e-5, "resnet34": 1e-4, "resnet50": 1e-5, "resnet101": 8e-6, "resnet152": 8e-6}
 
 
-def network(stem, relu, classes):
-    model = torchvision.models.resnet18(num_classes=classes)
+def network(name, stem, relu, classes):
+    model = getattr(torchvision.models, name)(num_classes=classes)
     if stem == "cifar":
         model.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)
         model.maxpool = torch.nn.Identity()
@@ -36,26 +44,41 @@ def network(stem, relu, classes):
     return model
 
 
-def bounds(name, tensor):
+def bounds(name, tensor, features):
     """Bounds of a uniform distribution: for weights with torchvision's variance, else wide enough to show errors."""
     if tensor.dim() == 4:
         bound = np.float32(np.sqrt(6.0 / (tensor.shape[0] * tensor[0, 0].numel())))
         return -bound, bound
     if name.startswith("fc."):
-        bound = np.float32(1 / np.sqrt(512.0))
+        bound = np.float32(1 / np.sqrt(float(features)))
         return -bound, bound
     return (0.5, 1.5) if name.endswith(("weight", "running_var")) else (-0.5, 0.5)
 
 
-def drawn_state(model):
-    """A state dict in float32, with the tensors in torchvision's order."""
+def drawn_state(name, model):
+    """A state dict in float32, with the tensors in torchvision's order.
+
+    With these distributions, rounding errors of activations and gradients grow with the number of blocks, to 1e-2 in 50
+    layers. In networks deeper than ResNet18, each block therefore adds little to its input: weights and biases of the
+    last normalisation of its path are small and positive. All other biases of normalisations are 3 larger, or 3 smaller
+    if they are negative and inside a block, so that few inputs of ReLUs are close to zero.
+    """
+    features = model.fc.in_features
+    last = ".bn2." if features == 512 else ".bn3."
     state = {}
-    for index, (name, tensor) in enumerate(model.state_dict().items()):
-        if name.endswith("num_batches_tracked"):
-            state[name] = torch.tensor(TRACKED)
+    for index, (key, tensor) in enumerate(model.state_dict().items()):
+        if key.endswith("num_batches_tracked"):
+            state[key] = torch.tensor(TRACKED)
             continue
-        values = Random(SEED, "init", index).between(*bounds(name, tensor), tensor.numel())
-        state[name] = torch.tensor(values.reshape(tensor.shape))
+        random, count = Random(SEED, "init", index), tensor.numel()
+        values = random.between(*bounds(key, tensor, features), count)
+        if name != "resnet18" and tensor.dim() == 1 and key.endswith((".weight", ".bias")) and not key.startswith("fc."):
+            if last in key:
+                values = np.abs(values) * np.float32(0.25)
+            elif key.endswith(".bias"):
+                inside = key.startswith("layer") and "downsample" not in key
+                values += np.where(inside & (values < 0), np.float32(-3), np.float32(3))
+        state[key] = torch.tensor(values.reshape(tensor.shape))
     return state
 
 
@@ -68,10 +91,10 @@ def batch_of(number, batch, size, classes):
 class Result:
     """The values with which the engine is compared."""
 
-    def __init__(self, case, dtype):
+    def __init__(self, name, case, dtype):
         stem, relu, classes, size, batch, number = case
-        model = network(stem, relu, classes)
-        model.load_state_dict(drawn_state(model), strict=True)
+        model = network(name, stem, relu, classes)
+        model.load_state_dict(drawn_state(name, model), strict=True)
         model.to(dtype)
         images, labels = batch_of(number, batch, size, classes)
         logits = model(images.to(dtype))
@@ -110,7 +133,7 @@ def margin(model, images):
     return min(smallest)
 
 
-def search(batches=range(300)):
+def search(name, batches=range(300)):
     """Finds the number of the batch of "kinkless", and its margin.
 
     A float32 activation of this network differs from the float64 one by about 1e-6 of its tensor's root mean square. If
@@ -118,9 +141,9 @@ def search(batches=range(300)):
     8x8 have 278,528 such inputs. The expected smallest one is 4e-6. The largest minimum of 300 batches is several times
     that, so rounding cannot cross zero. The batch is chosen by its inputs only, not by its gradients.
     """
-    stem, relu, classes, size, batch, _ = CASES["kinkless"]
-    model = network(stem, relu, classes)
-    model.load_state_dict(drawn_state(model))
+    stem, relu, classes, size, batch, _ = CASES[name]["kinkless"]
+    model = network(name, stem, relu, classes)
+    model.load_state_dict(drawn_state(name, model))
     model.double()
     return max((margin(model, batch_of(number, batch, size, classes)[0].double()), number) for number in batches)
 
@@ -148,38 +171,46 @@ def stored(name, values):
     return {f"{name}.products": products(flat), f"{name}.norm": np.array([np.linalg.norm(flat)])}
 
 
-def initial_spread():
+def initial_spread(name):
     """Mean and standard deviation of the parameters that torchvision's constructor draws."""
     torch.manual_seed(0)
-    model = torchvision.models.resnet18(num_classes=1000)
+    model = getattr(torchvision.models, name)(num_classes=1000)
     spread = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
     return {f"initial.{name}": np.array([p.mean().item(), p.std(unbiased=False).item()]) for name, p in spread.items()}
+
+
+def scale(exact, name):
+    """The norm to which an error is relative: the tensor's own. A bias without a gradient, which a normalisation behind
+    it removes again, is compared with the gradient of the weight beside it."""
+    own = np.linalg.norm(exact[name])
+    if "gradient." not in name or not name.endswith(".bias"):
+        return own
+    weight = np.linalg.norm(exact[name.removesuffix("bias") + "weight"])
+    return weight if own < 1e-9 * weight else own
 
 
 def worst(exact, single, kind):
     """The error of PyTorch's float32: the largest relative error among the tensors of a kind."""
     errors = {
-        name: np.linalg.norm(single[name] - exact[name]) / np.linalg.norm(exact[name])
-        for name in exact
-        if name.startswith(kind)
+        name: np.linalg.norm(single[name] - exact[name]) / scale(exact, name) for name in exact if name.startswith(kind)
     }
     name = max(errors, key=errors.get)
     return errors[name], name
 
 
-def all_cases():
+def all_cases(name):
     """The images of "smooth" are small because of its biases. Without a ReLU, a bias before a convolution and a
     normalisation matters only at the border of the image. If the border is a small part, the bias gradient is the
     remainder of sums that cancel. The error of PyTorch's float32 is 5e-5 of such a gradient's norm at 32x32, and 8e-6
-    at 16x16."""
-    tensors = initial_spread()
-    for case, settings in CASES.items():
-        exact, single = Result(settings, torch.float64).tensors, Result(settings, torch.float32).tensors
-        for name, values in exact.items():
-            if case in WITH_RUNNING or not name.startswith("running."):
-                tensors |= stored(f"{case}.{name}", values)
+    at 16x16. Running statistics are stored for ResNet18 only."""
+    tensors = initial_spread(name)
+    for case, settings in CASES[name].items():
+        exact, single = Result(name, settings, torch.float64).tensors, Result(name, settings, torch.float32).tensors
+        for key, values in exact.items():
+            if not key.startswith("running.") or (name == "resnet18" and case in ("cifar", "imagenet")):
+                tensors |= stored(f"{case}.{key}", values)
         for kind in ("logits", "running", "gradient", "predictions"):
-            print(case, kind, "float32 of PyTorch:", *worst(exact, single, kind))
-    kept, number = search([CASES["kinkless"][-1]])
-    assert kept > MARGIN, f"batch {number} of 'kinkless' is within {kept} of a kink; find a better one with search()"
+            print(name, case, kind, "float32 of PyTorch:", *worst(exact, single, kind))
+    kept, number = search(name, [CASES[name]["kinkless"][-1]])
+    assert kept > MARGIN[name], f"batch {number} of 'kinkless' is within {kept} of a kink; find a better one with search()"
     return tensors | {"kinkless.margin": np.array([kept])}

@@ -16,7 +16,8 @@ if __name__ == "__main__":
     philox.check_known_answer()
     safetensors_file.write(here / "layers.safetensors", golden_layers.all_layers())
     safetensors_file.write(here / "residual_layers.safetensors", golden_norm.all_layers())
-    safetensors_file.write(here / "resnet18.safetensors", golden_resnet.all_cases())
+    for network in golden_resnet.CASES:
+        safetensors_file.write(here / f"{network}.safetensors", golden_resnet.all_cases(network))
     steps = golden_mnist.all_steps()
     safetensors_file.write(here / "mnist_steps.safetensors", steps)
     optimizers = golden_optimizers.all_runs()

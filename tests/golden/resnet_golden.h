@@ -2,9 +2,8 @@
 #pragma once
 
 #include <string>
-#include <utility>
-#include <vector>
 
+#include "dp/checkpoint.h"
 #include "dp/loader.h"
 #include "dp/model.h"
 #include "golden/golden_file.h"
@@ -15,11 +14,11 @@ inline constexpr std::uint64_t kResnetSeed = 42;
 inline constexpr std::int64_t kResnetTracked = 5;  // num_batches_tracked
 
 // The initial state dict of golden_resnet.py. `like` gives the names and shapes.
-std::vector<std::pair<std::string, Tensor>> resnet_state(const std::vector<std::pair<std::string, Tensor>>& like);
+NamedTensors resnet_state(const std::string& network, const NamedTensors& like);
 Batch resnet_batch(const Model& model, std::int64_t rows, std::uint64_t number);
 
-// |actual - golden| / |golden|. For large tensors this is an estimate from products with random signs, accurate to a
-// factor of 1.5.
+// |actual - golden| / |golden|; for a bias without a gradient, relative to the gradient of the weight beside it. For
+// large tensors this is an estimate from products with random signs, accurate to a factor of 1.5.
 double golden_error(const GoldenFile& golden, const std::string& name, const Tensor& actual);
 
 }  // namespace dp::test

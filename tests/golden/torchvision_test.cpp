@@ -1,4 +1,4 @@
-// ResNet18 state dicts exchanged with torchvision in both directions. Skipped if Python has no torchvision.
+// State dicts of ResNets exchanged with torchvision in both directions. Skipped if Python has no torchvision.
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -20,16 +20,16 @@ using namespace dp::test;
 constexpr int kNoTorchvision = 4;
 
 // Runs exchange_torchvision.py; returns its exit status.
-int exchange(const std::string& what, const TemporaryFolder& folder) {
+int exchange(const std::string& what, const TemporaryFolder& folder, const std::string& network) {
   const std::string python = DP_PYTHON;
   if (python.empty() || python.ends_with("NOTFOUND")) return kNoTorchvision;
-  const std::string command =
-      "'" + python + "' -B '" + golden_folder() + "/exchange_torchvision.py' " + what + " '" + folder.path() + "'";
+  const std::string command = "'" + python + "' -B '" + golden_folder() + "/exchange_torchvision.py' " + what + " '" +
+                              folder.path() + "' " + network;
   const int status = std::system(command.c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
-Model imagenet_model() { return models::resnet18({.classes = 30, .input = {3, 64, 64}}); }
+Model imagenet_model(const std::string& network) { return models::find(network).make({3, 64, 64}, 30); }
 
 const Tensor& find(const std::vector<NamedTensor>& tensors, const std::string& name) {
   for (const auto& [key, tensor] : tensors)
@@ -39,14 +39,15 @@ const Tensor& find(const std::vector<NamedTensor>& tensors, const std::string& n
 
 }  // namespace
 
-TEST_CASE("torchvision's resnet18 state dict is loaded and gives torchvision's predictions") {
+TEST_CASE("torchvision's state dict of a ResNet is loaded and gives torchvision's predictions") {
+  const std::string network = GENERATE("resnet18", "resnet34", "resnet50", "resnet101", "resnet152");
   const TemporaryFolder folder;
-  const int status = exchange("write", folder);
-  if (status == kNoTorchvision) DP_SKIP("no Python with torchvision");
-  REQUIRE(status == 0);
+  if (exchange("ask", folder, network) == kNoTorchvision) DP_SKIP("no Python with torchvision");
+  INFO(network);
+  REQUIRE(exchange("write", folder, network) == 0);
   const auto expected = read_safetensors(folder.path() + "/expected.safetensors");
   const auto state = read_safetensors(folder.path() + "/state.safetensors");
-  DataParallel net(imagenet_model(), on_cpus(1));
+  DataParallel net(imagenet_model(network), on_cpus(1));
   const auto own = net.weights();
   REQUIRE(state.size() == own.size());
   net.set_weights(state);
@@ -60,16 +61,17 @@ TEST_CASE("torchvision's resnet18 state dict is loaded and gives torchvision's p
   }
 }
 
-TEST_CASE("torchvision's resnet18 loads a trained state dict strictly and gives the engine's predictions") {
+TEST_CASE("torchvision's ResNet loads a trained state dict strictly and gives the engine's predictions") {
+  const std::string network = GENERATE("resnet18", "resnet34", "resnet50", "resnet101", "resnet152");
   const TemporaryFolder folder;
-  DataParallel net(imagenet_model(), on_cpus(1));
+  if (exchange("ask", folder, network) == kNoTorchvision) DP_SKIP("no Python with torchvision");
+  INFO(network);
+  DataParallel net(imagenet_model(network), on_cpus(1));
   for (std::uint64_t step = 0; step < 2; ++step)
     net.train_step(resnet_batch(net.model(), 4, step), Sgd{.lr = 0.01f, .momentum = 0.9f});
   const Batch batch = resnet_batch(net.model(), 3, 2);
   write_safetensors(folder.path() + "/state.safetensors", net.weights());
   write_safetensors(folder.path() + "/expected.safetensors",
                     {{"images", batch.images}, {"predictions", net.predict(batch.images).clone()}});
-  const int status = exchange("check", folder);
-  if (status == kNoTorchvision) DP_SKIP("no Python with torchvision");
-  CHECK(status == 0);
+  CHECK(exchange("check", folder, network) == 0);
 }

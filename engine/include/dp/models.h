@@ -20,7 +20,7 @@ struct MnistConvnetOptions {
 // PyTorch's MNIST example. `width` scales all of its layers.
 Model mnist_convnet(const MnistConvnetOptions& options = {});
 
-struct Resnet18Options {
+struct ResnetOptions {
   std::int64_t classes = 10;
   Shape input{3, 32, 32};
   // The first convolution: 7x7 with stride 2 and a max-pool, as for ImageNet, or 3x3 with stride 1 and no pool, as for
@@ -30,8 +30,13 @@ struct Resnet18Options {
   std::int64_t width = 64;  // channels of the first stage; each further stage doubles them
   bool relu = true;         // false omits every ReLU: a smooth function, for gradient checks only
 };
-// ResNet-18 with torchvision's names and initial distributions.
-Model resnet18(const Resnet18Options& options = {});
+// The ResNets with torchvision's names and initial distributions. 18 and 34 layers: basic blocks, at the end 8 x width
+// features. 50, 101 and 152 layers: bottlenecks with the stride in their 3x3 convolution, at the end 32 x width features.
+Model resnet18(const ResnetOptions& options = {});
+Model resnet34(const ResnetOptions& options = {});
+Model resnet50(const ResnetOptions& options = {});
+Model resnet101(const ResnetOptions& options = {});
+Model resnet152(const ResnetOptions& options = {});
 
 struct MlpOptions {
   Shape input{1, 28, 28};

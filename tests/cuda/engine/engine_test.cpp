@@ -55,6 +55,18 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without ReLUs equals the reference 
   }
 }
 
+TEST_CASE("simulated GPUs: a narrow resnet50 without ReLUs equals the reference") {
+  const Model model = models::resnet50({.classes = 10, .input = {3, 16, 16}, .width = 4, .relu = false});
+  const Batch batch = random_batch(model, 7);
+  DataParallelOptions oracle = on_reference();
+  oracle.batch_norm = BatchNormMode::sync;
+  const Outcome expected = forward_and_backward(model, oracle, batch);
+  const auto origin = DataParallel(model, oracle).weights(), moved = step(model, oracle, batch);
+  SimulatedGpus machine(2);
+  simt::simulation().protect_memory = false;  // faster
+  check_against_reference(model, batch, on_gpus(2, 2), BatchNormMode::sync, Reduce::sharded, expected, moved, origin);
+}
+
 TEST_CASE("simulated GPUs: each batch normalisation has the eps and the momentum of its model") {
   SimulatedGpus machine(1);
   check_norm_options(on_gpus(1, 1));
