@@ -49,7 +49,7 @@ ModelBuilder::Node ModelBuilder::append(std::string name, LayerKind kind, std::v
   if (name.empty()) name = "layer" + std::to_string(index);
   for (const Layer& layer : model_.layers_)
     if (layer.name == name) fail(name, "the name is used twice");
-  model_.layers_.push_back({std::move(name), std::move(kind), std::move(inputs), output});
+  model_.layers_.push_back({std::move(name), std::move(kind), std::move(inputs), output, index});
   return {index};
 }
 

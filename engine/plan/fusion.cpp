@@ -87,7 +87,7 @@ class Fuser {
     return true;
   }
   void take_dropout(Node& node, std::size_t i) {
-    node.dropout = kernels::DropoutSpec{std::get<Dropout>(layer(i).kind).p, static_cast<std::uint32_t>(i)};
+    node.dropout = kernels::DropoutSpec{std::get<Dropout>(layer(i).kind).p, static_cast<std::uint32_t>(layer(i).key)};
     take(node, i, layer(i).name);
   }
 

@@ -73,6 +73,7 @@ struct Layer {
   LayerKind kind;
   std::vector<int> inputs;  // indices of earlier layers
   Shape output;             // shape per sample, without the batch dimension
+  int key = 0;              // of the layer's random numbers: its index in the model, or in the model that was cut
 };
 
 struct ParameterSpec {
@@ -106,6 +107,7 @@ class Model {
 
  private:
   friend class ModelBuilder;
+  friend class ModelSplitter;  // engine/parallel/pipeline/stage_split.cpp
   std::string name_;
   std::vector<Layer> layers_;
   std::vector<ParameterSpec> parameters_;

@@ -1,0 +1,120 @@
+#include "engine/parallel/pipeline/schedule.h"
+
+#include <algorithm>
+#include <set>
+
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp::engine;
+using enum PipelineSchedule;
+
+constexpr PipelineSchedule kAll[] = {one_at_a_time, gpipe, one_f_one_b, zero_bubble};
+constexpr StageSeconds kEqual{1, 1, 1};
+
+// Calls check(schedule, stages P, micro-batches M) for every schedule, P up to 8 and M up to 33.
+template <class Check>
+void for_all(const Check& check) {
+  for (const PipelineSchedule schedule : kAll)
+    for (int stages = 1; stages <= 8; ++stages)
+      for (int micros = 1; micros <= 33; ++micros) {
+        INFO("schedule " << static_cast<int>(schedule) << ", " << stages << " stages, " << micros << " micro-batches");
+        check(schedule, stages, micros);
+      }
+}
+
+// The place of each action in its stage's order, or -1.
+int place_of(const std::vector<Action>& actions, Work work, int micro) {
+  const auto at = std::find(actions.begin(), actions.end(), Action{work, micro});
+  return at == actions.end() ? -1 : static_cast<int>(at - actions.begin());
+}
+
+// The order in which a link's messages are read: the micro-batches of one kind of work.
+std::vector<int> order_of(const std::vector<Action>& actions, std::set<Work> kinds) {
+  std::vector<int> micros;
+  for (const Action& action : actions)
+    if (kinds.contains(action.work)) micros.push_back(action.micro_batch);
+  return micros;
+}
+
+double seconds(PipelineSchedule schedule, int stages, int micros) {
+  return simulate(schedule, std::vector<StageSeconds>(static_cast<std::size_t>(stages), kEqual), micros, 0).seconds;
+}
+
+}  // namespace
+
+TEST_CASE("pipeline: every stage does all work of each micro-batch once, forward before backward before weights") {
+  for_all([](PipelineSchedule schedule, int stages, int micros) {
+    for (int stage = 0; stage < stages; ++stage) {
+      const std::vector<Action> actions = actions_of(schedule, stage, stages, micros);
+      const bool split = schedule == zero_bubble;
+      REQUIRE(actions.size() == static_cast<std::size_t>(micros) * (split ? 3 : 2));
+      for (int micro = 0; micro < micros; ++micro) {
+        const int forward = place_of(actions, Work::forward, micro);
+        const int backward = place_of(actions, split ? Work::input_gradient : Work::backward, micro);
+        REQUIRE(forward >= 0);
+        REQUIRE(backward > forward);
+        if (split) REQUIRE(place_of(actions, Work::weight_gradient, micro) > backward);
+      }
+    }
+  });
+}
+
+TEST_CASE("pipeline: all work is in the order of the micro-batches, so neighbours agree on what is handed over next") {
+  for_all([](PipelineSchedule schedule, int stages, int micros) {
+    for (int stage = 0; stage < stages; ++stage) {
+      const std::vector<Action> actions = actions_of(schedule, stage, stages, micros);
+      for (const std::set<Work>& kinds :
+           {std::set{Work::forward}, std::set{Work::backward, Work::input_gradient}, std::set{Work::weight_gradient}}) {
+        const std::vector<int> micros_in_order = order_of(actions, kinds);
+        REQUIRE(std::is_sorted(micros_in_order.begin(), micros_in_order.end()));
+      }
+    }
+  });
+}
+
+TEST_CASE("pipeline: memory is held for no more micro-batches than documented") {
+  for_all([](PipelineSchedule schedule, int stages, int micros) {
+    for (int stage = 0; stage < stages; ++stage) {
+      const InFlight most = most_in_flight(actions_of(schedule, stage, stages, micros));
+      if (schedule == one_at_a_time) REQUIRE(most.activations == 1);
+      if (schedule == gpipe) REQUIRE(most.activations == micros);
+      if (schedule == one_f_one_b || schedule == zero_bubble)
+        REQUIRE(most.activations == std::min(micros, stages - stage));
+      REQUIRE(most.weight_gradients == (schedule == zero_bubble ? std::min(micros, stage + 1) : 0));
+    }
+  });
+}
+
+TEST_CASE("pipeline: with equal stages the time is that of the formula, and no schedule waits for ever") {
+  for_all([](PipelineSchedule schedule, int stages, int micros) {
+    const double time = seconds(schedule, stages, micros);
+    if (schedule == one_at_a_time) REQUIRE(time == 3 * micros * stages);
+    if (schedule == gpipe || schedule == one_f_one_b) REQUIRE(time == 3 * (micros + stages - 1));
+    if (schedule == zero_bubble && micros >= stages) REQUIRE(time == 3 * micros + stages - 1);
+    if (schedule == zero_bubble) REQUIRE(time <= seconds(one_f_one_b, stages, micros));
+  });
+}
+
+TEST_CASE("pipeline: the bubble is the published one") {
+  const auto bubble = [](PipelineSchedule schedule, std::size_t stages, int micros) {
+    return simulate(schedule, std::vector<StageSeconds>(stages, kEqual), micros, 0).bubble;
+  };
+  CHECK(bubble(one_f_one_b, 4, 8) == Approx(3.0 / 11));
+  CHECK(bubble(gpipe, 8, 32) == Approx(7.0 / 39));
+  CHECK(bubble(zero_bubble, 4, 8) == Approx(3.0 / 27));
+  CHECK(bubble(one_at_a_time, 4, 8) == Approx(0.75));
+  CHECK(bubble(gpipe, 1, 3) == Approx(0).margin(1e-12));
+}
+
+TEST_CASE("pipeline: hand-over and unequal stages lengthen a step as they must") {
+  // Two micro-batches: forward 0-1, 1-2 | 1.5-3.5, 3.5-5.5; backward of the last stage is gpipe's 5.5-9.5, 9.5-13.5; that
+  // of the first 10-12 and 14-16.
+  const std::vector<StageSeconds> stages{{1, 1, 1}, {2, 2, 2}};
+  const SimulatedPipeline result = simulate(gpipe, stages, 2, 0.5);
+  CHECK(result.seconds == 16);
+  CHECK(result.bubble == Approx(1 - 18.0 / 32));
+  // The slowest stage bounds every schedule from below.
+  for (const PipelineSchedule schedule : kAll) CHECK(simulate(schedule, stages, 8, 0).seconds >= 8 * 6);
+}
