@@ -1,4 +1,5 @@
-"""Exchanges a ResNet's weights with torchvision. Arguments: ask, write or check, a folder, a network. Exit status 4: torchvision is not installed."""
+"""Exchanges a ResNet's weights with torchvision. Arguments: ask, write or check; a folder; a network. Exit status 4:
+torchvision is not installed."""
 
 import pathlib
 import sys

@@ -13,7 +13,8 @@ PRODUCTS = 32
 SIGNS = 777        # random key of these vectors
 TRACKED = 5        # num_batches_tracked before the step
 
-# network: name of a case: stem, ReLUs, classes, image size, batch size, number of the batch. For "kinkless", see search().
+# network: name of a case: stem, ReLUs, classes, image size, batch size, number of the batch. For "kinkless", see
+# search().
 CASES = {
     "resnet18": {
         "cifar": ("cifar", True, 10, 32, 8, 0),
@@ -163,12 +164,22 @@ def products(flat):
     return np.array([total - 2 * flat[(bits >> np.uint64(k)) & np.uint64(1) == 1].sum() for k in range(PRODUCTS)])
 
 
-def stored(name, values):
-    """The whole tensor, or its products. The root mean square of a difference's products estimates its norm."""
-    if values.size <= WHOLE or ".gradient." not in name:
-        return {name: values}
-    flat = values.reshape(-1)
-    return {f"{name}.products": products(flat), f"{name}.norm": np.array([np.linalg.norm(flat)])}
+def scale(name, tensors, network):
+    """The norm to which an error is relative: the tensor's own. In networks deeper than ResNet18, a bias of a
+    normalisation is compared with the gradients of the weight and the bias together: the normalisations and small
+    blocks behind it cancel most of the bias's own gradient, all of it before a 1x1 convolution without a ReLU."""
+    own = np.linalg.norm(tensors[name])
+    if network == "resnet18" or "gradient." not in name or not name.endswith(".bias") or name.endswith("fc.bias"):
+        return own
+    return np.hypot(own, np.linalg.norm(tensors[name.removesuffix("bias") + "weight"]))
+
+
+def stored(name, values, norm):
+    """The whole tensor, or its products: the root mean square of a difference's products estimates its norm. With the
+    norm to which an error is relative, unless that is the norm of the stored tensor."""
+    if values.size > WHOLE and ".gradient." in name:
+        return {f"{name}.products": products(values.reshape(-1)), f"{name}.norm": np.array([norm])}
+    return {name: values} if norm == np.linalg.norm(values) else {name: values, f"{name}.norm": np.array([norm])}
 
 
 def initial_spread(name):
@@ -179,20 +190,12 @@ def initial_spread(name):
     return {f"initial.{name}": np.array([p.mean().item(), p.std(unbiased=False).item()]) for name, p in spread.items()}
 
 
-def scale(exact, name):
-    """The norm to which an error is relative: the tensor's own. A bias without a gradient, which a normalisation behind
-    it removes again, is compared with the gradient of the weight beside it."""
-    own = np.linalg.norm(exact[name])
-    if "gradient." not in name or not name.endswith(".bias"):
-        return own
-    weight = np.linalg.norm(exact[name.removesuffix("bias") + "weight"])
-    return weight if own < 1e-9 * weight else own
-
-
-def worst(exact, single, kind):
+def worst(exact, single, kind, network):
     """The error of PyTorch's float32: the largest relative error among the tensors of a kind."""
     errors = {
-        name: np.linalg.norm(single[name] - exact[name]) / scale(exact, name) for name in exact if name.startswith(kind)
+        name: np.linalg.norm(single[name] - exact[name]) / scale(name, exact, network)
+        for name in exact
+        if name.startswith(kind)
     }
     name = max(errors, key=errors.get)
     return errors[name], name
@@ -208,9 +211,9 @@ def all_cases(name):
         exact, single = Result(name, settings, torch.float64).tensors, Result(name, settings, torch.float32).tensors
         for key, values in exact.items():
             if not key.startswith("running.") or (name == "resnet18" and case in ("cifar", "imagenet")):
-                tensors |= stored(f"{case}.{key}", values)
+                tensors |= stored(f"{case}.{key}", values, scale(key, exact, name))
         for kind in ("logits", "running", "gradient", "predictions"):
-            print(name, case, kind, "float32 of PyTorch:", *worst(exact, single, kind))
+            print(name, case, kind, "float32 of PyTorch:", *worst(exact, single, kind, name))
     kept, number = search(name, [CASES[name]["kinkless"][-1]])
     assert kept > MARGIN[name], f"batch {number} of 'kinkless' is within {kept} of a kink; find a better one with search()"
     return tensors | {"kinkless.margin": np.array([kept])}

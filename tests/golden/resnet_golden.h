@@ -17,8 +17,8 @@ inline constexpr std::int64_t kResnetTracked = 5;  // num_batches_tracked
 NamedTensors resnet_state(const std::string& network, const NamedTensors& like);
 Batch resnet_batch(const Model& model, std::int64_t rows, std::uint64_t number);
 
-// |actual - golden| / |golden|; for a bias without a gradient, relative to the gradient of the weight beside it. For
-// large tensors this is an estimate from products with random signs, accurate to a factor of 1.5.
+// |actual - golden| / |golden|, or relative to the norm that the file has beside the tensor. For large tensors this is
+// an estimate from products with random signs, accurate to a factor of 1.5.
 double golden_error(const GoldenFile& golden, const std::string& name, const Tensor& actual);
 
 }  // namespace dp::test

@@ -1,4 +1,5 @@
-// State dicts of ResNets exchanged with torchvision in both directions. Skipped if Python has no torchvision.
+// State dicts of the ResNets DP_EXCHANGED, exchanged with torchvision in both directions. Skipped if Python has no
+// torchvision.
 #include <sys/wait.h>
 
 #include <cstdlib>
@@ -40,7 +41,7 @@ const Tensor& find(const std::vector<NamedTensor>& tensors, const std::string& n
 }  // namespace
 
 TEST_CASE("torchvision's state dict of a ResNet is loaded and gives torchvision's predictions") {
-  const std::string network = GENERATE("resnet18", "resnet34", "resnet50", "resnet101", "resnet152");
+  const std::string network = GENERATE(DP_EXCHANGED);
   const TemporaryFolder folder;
   if (exchange("ask", folder, network) == kNoTorchvision) DP_SKIP("no Python with torchvision");
   INFO(network);
@@ -62,7 +63,7 @@ TEST_CASE("torchvision's state dict of a ResNet is loaded and gives torchvision'
 }
 
 TEST_CASE("torchvision's ResNet loads a trained state dict strictly and gives the engine's predictions") {
-  const std::string network = GENERATE("resnet18", "resnet34", "resnet50", "resnet101", "resnet152");
+  const std::string network = GENERATE(DP_EXCHANGED);
   const TemporaryFolder folder;
   if (exchange("ask", folder, network) == kNoTorchvision) DP_SKIP("no Python with torchvision");
   INFO(network);

@@ -30,8 +30,8 @@ struct ResnetOptions {
   std::int64_t width = 64;  // channels of the first stage; each further stage doubles them
   bool relu = true;         // false omits every ReLU: a smooth function, for gradient checks only
 };
-// The ResNets with torchvision's names and initial distributions. 18 and 34 layers: basic blocks, at the end 8 x width
-// features. 50, 101 and 152 layers: bottlenecks with the stride in their 3x3 convolution, at the end 32 x width features.
+// The ResNets with torchvision's names and initial distributions. 18 and 34 layers: basic blocks, 8 x width features at
+// the end. 50, 101 and 152: bottlenecks with the stride in their 3x3 convolution, 32 x width features at the end.
 Model resnet18(const ResnetOptions& options = {});
 Model resnet34(const ResnetOptions& options = {});
 Model resnet50(const ResnetOptions& options = {});

@@ -47,8 +47,8 @@ std::vector<Action> actions_of(PipelineSchedule schedule, int stage, int stages,
     case PipelineSchedule::one_at_a_time: return in_turn(micro_batches, 0, -1);
     case PipelineSchedule::gpipe: return in_turn(micro_batches, micro_batches, -1);
     case PipelineSchedule::one_f_one_b: return in_turn(micro_batches, stages - 1 - stage, -1);
-    // The last stages delay most: the gradients of inputs then reach the first stage soonest, and the delayed work fills
-    // the end, when no more arrive.
+    // The last stages delay most: the gradients of inputs then reach the first stage soonest, and the delayed work
+    // fills the end, when no more arrive.
     case PipelineSchedule::zero_bubble: return in_turn(micro_batches, stages - 1 - stage, stage);
   }
   return {};

@@ -27,8 +27,8 @@ struct PieceCost {
   std::size_t bytes = 0;  // of device memory
 };
 
-// The cuts (indices of `cuts`, ascending) of `stages` stages whose slowest one is as fast as possible; of equal choices,
-// the one with the least data to hand over. pieces: one more than cuts. A stage has at most `device_bytes`.
+// The cuts (indices of `cuts`, ascending) of `stages` stages whose slowest one is as fast as possible; of equal
+// choices, the one with the least data to hand over. pieces: one more than cuts. A stage has at most `device_bytes`.
 // Error(usage) if there are too few cuts; the message lists them. Error(device) if the stages do not fit.
 std::vector<int> balanced_cuts(std::span<const Cut> cuts, std::span<const PieceCost> pieces, int stages,
                                std::size_t device_bytes);

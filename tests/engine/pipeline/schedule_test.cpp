@@ -109,8 +109,8 @@ TEST_CASE("pipeline: the bubble is the published one") {
 }
 
 TEST_CASE("pipeline: hand-over and unequal stages lengthen a step as they must") {
-  // Two micro-batches: forward 0-1, 1-2 | 1.5-3.5, 3.5-5.5; backward of the last stage is gpipe's 5.5-9.5, 9.5-13.5; that
-  // of the first 10-12 and 14-16.
+  // Two micro-batches: forward 0-1, 1-2 in the first stage, 1.5-3.5, 3.5-5.5 in the last; backward 5.5-9.5, 9.5-13.5
+  // in the last, 10-12, 14-16 in the first.
   const std::vector<StageSeconds> stages{{1, 1, 1}, {2, 2, 2}};
   const SimulatedPipeline result = simulate(gpipe, stages, 2, 0.5);
   CHECK(result.seconds == 16);

@@ -1,0 +1,39 @@
+// ResNets of 34 to 152 layers against torchvision's in float64, case by case.
+#pragma once
+
+#include "golden/resnet_cases.h"
+#include "support/catch.h"
+
+namespace dp::test {
+
+struct DeepResnet {
+  const char* name;
+  MakeResnet make;
+  std::uint64_t kinkless;  // number of the batch
+  int parameters;          // tensors
+
+  GoldenFile golden() const { return GoldenFile(std::string(name) + ".safetensors"); }
+  ResnetCase kinkless_case() const { return {"kinkless", make, {.classes = 10, .input = {3, 8, 8}}, 16, kinkless}; }
+};
+inline constexpr DeepResnet kResnet34{"resnet34", models::resnet34, 18, 110};
+inline constexpr DeepResnet kResnet50{"resnet50", models::resnet50, 39, 161};
+inline constexpr DeepResnet kResnet101{"resnet101", models::resnet101, 36, 314};
+inline constexpr DeepResnet kResnet152{"resnet152", models::resnet152, 5, 467};
+
+inline void check_smooth(const DeepResnet& net) {
+  const ResnetCase smooth{"smooth", net.make, {.classes = 10, .input = {3, 16, 16}, .relu = false}, 7, 0};
+  check_resnet_errors(resnet_errors(net.golden(), smooth, on_cpus(1)), 1e-5);
+}
+
+inline void check_imagenet(const DeepResnet& net) {
+  const ResnetCase imagenet{"imagenet", net.make, {.classes = 20, .input = {3, 64, 64}}, 4, 1};
+  // One activation within rounding of a kink changes a gradient by 1e-3 to 1e-2, also in PyTorch's float32.
+  check_resnet_errors(resnet_errors(net.golden(), imagenet, on_cpus(1)), 2e-2);
+}
+
+inline void check_kinkless(const DeepResnet& net) {
+  CHECK(net.golden().values("kinkless.margin").values[0] > 8e-6);
+  check_resnet_errors(resnet_errors(net.golden(), net.kinkless_case(), on_cpus(1)), 1e-5);
+}
+
+}  // namespace dp::test
