@@ -16,7 +16,7 @@ class Builder {
   Builder(const char* name, const ResnetOptions& options)
       : options_(options), m_(name, options.input), channels_(options.width) {}
 
-  // counts: the blocks of each stage.
+  // counts: the number of blocks in each stage.
   Model build(Block kind, const std::array<int, 4>& counts) {
     Node x = stem();
     std::int64_t width = options_.width;

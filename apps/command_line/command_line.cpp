@@ -93,7 +93,7 @@ void add_long_names(const CLI::App& app, std::vector<std::string>& names) {
         (known ? " here" : "") + (likely.empty() ? "; " + hint : likely));
 }
 
-// Throws an error about the first missing argument, with its description, if one of a command is missing.
+// Throws an error that describes the first missing argument of a command. Returns if none is missing.
 void refuse_missing_argument(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands())
     for (const CLI::Option* option : command->get_options())

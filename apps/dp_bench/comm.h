@@ -20,7 +20,7 @@ struct CommOptions {
 };
 Report measure_comm(CommOptions options, Progress progress);
 
-// Parses a size in bytes in nccl-tests' notation: "8", "64K", "128M", "1G". dp::Error(usage) that names the option.
+// Parses a size in bytes in nccl-tests' notation: "8", "64K", "128M", "1G". dp::Error(usage) names the option.
 double parse_bytes(const std::string& option, const std::string& text);
 std::vector<std::string> collective_names();
 // nccl-tests' factor from algorithm bandwidth to bus bandwidth.

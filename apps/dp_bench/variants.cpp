@@ -57,11 +57,7 @@ void choose_devices(std::string& gpus, int& count, std::size_t least) {
     const dp::DeviceProbe probe = dp::probe_devices(dp::DeviceKind::cuda);
     if (probe.count == 0)
       throw dp::Error(dp::ErrorCode::device, "--gpus: no usable GPU: " + probe.reason + "; use --cpu N");
-    try {
-      ids = dp::parse_gpu_list(gpus, probe.count);
-    } catch (const dp::Error& error) {
-      throw dp::Error(error.code(), std::string("--gpus: ") + error.what());
-    }
+    ids = dp::parse_gpu_list(gpus, probe.count);
   } else if (count == 0) {
     ids = usable_gpus();
     if (ids.size() < least) ids.clear(), count = 2;

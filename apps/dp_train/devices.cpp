@@ -13,18 +13,12 @@ constexpr int kMostGpus = 1024;  // larger ids are rejected on every host
   throw dp::Error(dp::ErrorCode::device, flag + ": no usable GPU: " + reason + "; use --cpu N");
 }
 
-std::vector<int> parsed(const std::string& text, int count) try {
-  return dp::parse_gpu_list(text, count);
-} catch (const dp::Error& error) {
-  throw dp::Error(error.code(), std::string("--gpus: ") + error.what());
-}
-
 std::vector<int> gpu_ids(const std::string& text, const dp::DeviceProbe& probe) {
-  if (probe.count > 0) return parsed(text, probe.count);
+  if (probe.count > 0) return dp::parse_gpu_list(text, probe.count);
   try {
-    if (text != "all") parsed(text, kMostGpus);
+    if (text != "all") dp::parse_gpu_list(text, kMostGpus);
   } catch (const dp::Error&) {
-    return parsed(text, 0);  // malformed on every host: throws with the visible GPUs
+    return dp::parse_gpu_list(text, 0);  // malformed on every host: throws with the visible GPUs
   }
   no_gpu("--gpus " + text, probe.reason);
 }

@@ -53,6 +53,7 @@ std::vector<int> parse_gpu_list(std::string_view text, int count) {
   const std::string valid = count == 0
                                 ? "no GPU is visible"
                                 : "valid ids are 0" + (count > 1 ? "-" + std::to_string(count - 1) : std::string());
+  const auto refuse = [&](const std::string& why) { throw Error(ErrorCode::usage, "--gpus: " + why + "; " + valid); };
   std::vector<int> ids;
   if (text == "all") {
     for (int i = 0; i < count; ++i) ids.push_back(i);
@@ -65,16 +66,13 @@ std::vector<int> parse_gpu_list(std::string_view text, int count) {
     const std::size_t dash = part.find('-');
     const int first = parse_id(part.substr(0, dash));
     const int last = dash == std::string_view::npos ? first : parse_id(part.substr(dash + 1));
-    if (first < 0 || last < 0)
-      throw Error(ErrorCode::usage,
-                  "'" + std::string(text) + "' is not a list of GPU ids such as 0,2 or 0-3; " + valid);
-    if (last < first) throw Error(ErrorCode::usage, "'" + std::string(part) + "' is a descending range; " + valid);
-    if (last >= count) throw Error(ErrorCode::usage, "GPU id " + std::to_string(last) + " does not exist; " + valid);
+    if (first < 0 || last < 0) refuse("'" + std::string(text) + "' is not a list of GPU ids such as 0,2 or 0-3");
+    if (last < first) refuse("'" + std::string(part) + "' is a descending range");
+    if (last >= count) refuse("GPU id " + std::to_string(last) + " does not exist");
     for (int id = first; id <= last; ++id) {
       if (std::find(ids.begin(), ids.end(), id) != ids.end())
-        throw Error(ErrorCode::usage,
-                    "GPU id " + std::to_string(id) +
-                        " is listed twice; use --replicas-per-device for several replicas on one GPU; " + valid);
+        refuse("GPU id " + std::to_string(id) +
+               " is listed twice; use --replicas-per-device for several replicas on one GPU");
       ids.push_back(id);
     }
     begin = end + 1;

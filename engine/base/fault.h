@@ -11,7 +11,7 @@ std::string printable(std::string_view text, std::size_t longest = 80);
 
 // Error(data): "<path>: <fault>".
 [[noreturn]] void throw_data(std::string_view path, const std::string& fault);
-// What to do about an errno of a file operation, such as "; free some space"; "" for others.
+// The remedy for an errno of a file operation, such as "; free some space". Empty if there is none.
 const char* remedy_of(int error);
 // Error(data) and Error(io): "<path>: <doing> failed: <strerror>". Error(io) also has the remedy.
 [[noreturn]] void throw_data_errno(std::string_view path, const std::string& doing, int error);

@@ -122,8 +122,9 @@ void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
                   fmt::format("this rank has {} rows of a global batch of {}, but had a different number before; {}",
                               kind.rows, kind.global, rule));
     if ((*known)->allocations != allocations())
-      throw Error(ErrorCode::usage,
-                  fmt::format("this rank allocated memory for a batch whose global size is not new; {}", rule));
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("this rank has allocated memory since an earlier global batch of {}; {}", kind.global, rule));
     std::rotate(known, known + 1, kinds_.end());
     kind_ = kinds_.back().get();
     mode_ = kind_->recorded ? Mode::launch : Mode::record;

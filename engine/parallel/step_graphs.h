@@ -44,8 +44,8 @@ class StepGraphs {
 
   // Call them before and after each training step, on the caller's thread, while no worker runs; end_step() only if the
   // step succeeded. `parts`: micro-batches of the step. `eagerly`: this step must not run as a graph.
-  // begin_step(): Error(usage) if an equal global batch had another number of rows on this rank, or if a batch whose
-  // global size is not new made this rank allocate memory.
+  // begin_step(): Error(usage) if this rank had a different number of rows in an earlier batch of the same global size,
+  // or has allocated memory since.
   // end_step(): Error(device) if a required capture failed; the step has then run eagerly.
   void begin_step(const StepKind& kind, int parts, bool eagerly);
   void end_step();

@@ -29,7 +29,7 @@ std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, 
 std::string find_resumed_folder(const TrainerOptions& options, bool locked, const Notice& notice);
 
 inline constexpr const char* kAnotherCheckpoint = "give another checkpoint with --resume";
-// Call it in a handler. Rethrows `error`; an Error(data) gets "; <remedy>" at its end.
+// To be called in a catch block: rethrows `error`. Appends "; <remedy>" to an Error(data).
 [[noreturn]] void rethrow_with_remedy(const Error& error, const std::string& remedy);
 
 // Error(usage) with both values if the checkpoint is of another model. Unless `weights_only`, also if it differs in

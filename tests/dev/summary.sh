@@ -2,8 +2,8 @@
 # The summary of a ctest run in the last lines of ./dev test. Sourced by dev.
 
 # test_summary <preset> <ctest's output> <its LastTest.log>: the slowest tests, which tests did not run and why, totals,
-# and the last lines that each failed test printed. Nothing here stops reading early: with pipefail, a program that
-# still writes to it would end the summary.
+# and the last lines that each failed test printed. Every program here reads its whole input: with pipefail, one that
+# exits early, such as head, would end the summary.
 test_summary() {
   local preset=$1 printed=$2 last=$3
   [[ -e $last ]] && awk -F ': ' '/^[0-9]+\/[0-9]+ Testing: / { name = substr($0, index($0, ": ") + 2) }

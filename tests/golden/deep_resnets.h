@@ -1,4 +1,4 @@
-// ResNets of 34 to 152 layers against torchvision's in float64, case by case.
+// Compares ResNets of 34 to 152 layers with torchvision's in float64.
 #pragma once
 
 #include "golden/resnet_cases.h"

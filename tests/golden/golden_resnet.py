@@ -59,10 +59,10 @@ def bounds(name, tensor, features):
 def drawn_state(name, model):
     """A state dict in float32, with the tensors in torchvision's order.
 
-    With these distributions, rounding errors of activations and gradients grow with the number of blocks, to 1e-2 in 50
-    layers. In networks deeper than ResNet18, each block therefore adds little to its input: weights and biases of the
-    last normalisation of its path are small and positive. All other biases of normalisations are 3 larger, or 3 smaller
-    if they are negative and inside a block, so that few inputs of ReLUs are close to zero.
+    With the distributions of bounds(), rounding errors of gradients grow with the number of blocks, to 1e-2 in 50
+    layers. Networks deeper than ResNet18 have other values. The last normalisation of a block has small positive
+    weights and biases, so each block adds little to its input. The other biases of normalisations are moved by 3 away
+    from zero inside a block, and by +3 elsewhere, so few inputs of ReLUs are close to zero.
     """
     features = model.fc.in_features
     last = ".bn2." if features == 512 else ".bn3."
@@ -165,9 +165,9 @@ def products(flat):
 
 
 def scale(name, tensors, network):
-    """The norm to which an error is relative: the tensor's own. In networks deeper than ResNet18, a bias of a
-    normalisation is compared with the gradients of the weight and the bias together: the normalisations and small
-    blocks behind it cancel most of the bias's own gradient, all of it before a 1x1 convolution without a ReLU."""
+    """The norm to which an error is relative: that of the tensor. In networks deeper than ResNet18, the error of a
+    normalisation's bias is relative to the gradients of its weight and bias together, because later normalisations
+    cancel most of the bias's gradient. Before a 1x1 convolution, without a ReLU, they cancel all of it."""
     own = np.linalg.norm(tensors[name])
     if network == "resnet18" or "gradient." not in name or not name.endswith(".bias") or name.endswith("fc.bias"):
         return own
@@ -175,8 +175,8 @@ def scale(name, tensors, network):
 
 
 def stored(name, values, norm):
-    """The whole tensor, or its products: the root mean square of a difference's products estimates its norm. With the
-    norm to which an error is relative, unless that is the norm of the stored tensor."""
+    """The whole tensor, or its products: the root mean square of a difference's products estimates its norm. `norm`, to
+    which an error is relative, is stored too, unless it follows from the stored tensor."""
     if values.size > WHOLE and ".gradient." in name:
         return {f"{name}.products": products(values.reshape(-1)), f"{name}.norm": np.array([norm])}
     return {name: values} if norm == np.linalg.norm(values) else {name: values, f"{name}.norm": np.array([norm])}

@@ -1,4 +1,4 @@
-// Comparisons of a ResNet with torchvision's, whose results golden_resnet.py stored.
+// Compares a ResNet with torchvision's. golden_resnet.py wrote the results of torchvision.
 #pragma once
 
 #include <string>
@@ -21,8 +21,8 @@ struct ResnetCase {
   std::uint64_t number;  // of its batch
 };
 
-// Relative errors, see golden_error(). Those of running statistics are relative to their change; only ResNet18's are
-// stored.
+// Relative errors, see golden_error(). Errors of running statistics are relative to their change; the files have them
+// for ResNet18 only.
 struct ResnetErrors {
   double logits = 0, predictions = 0;
   Worst running, gradient;
@@ -32,10 +32,10 @@ struct ResnetErrors {
 ResnetErrors resnet_errors(const GoldenFile& golden, const ResnetCase& which, DataParallelOptions options);
 void check_resnet_errors(const ResnetErrors& errors, double gradient, double others = 1e-5);
 
-// A fused step has the gradients of the case.
+// Checks the gradients of a fused training step.
 void check_fused_resnet(const GoldenFile& golden, const ResnetCase& which, int replicas);
 
-// The initial weights have the means and deviations of torchvision's, parameter by parameter.
+// Checks the mean and the standard deviation of each parameter's initial values.
 void check_resnet_start(const GoldenFile& golden, MakeResnet make, int parameters);
 
 }  // namespace dp::test

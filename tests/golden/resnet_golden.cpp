@@ -28,7 +28,7 @@ std::pair<float, float> bounds_of(const std::string& name, const Shape& shape, s
   return {-0.5f, 0.5f};
 }
 
-// The weights and biases of normalisations in networks deeper than ResNet18; see drawn_state() in golden_resnet.py.
+// Changes a normalisation's weights or biases for networks deeper than ResNet18, as drawn_state() in golden_resnet.py.
 void adapt_to_depth(const std::string& name, bool bottlenecks, std::span<float> values) {
   const bool scale = name.ends_with(".weight"), shift = name.ends_with(".bias");
   if (name.starts_with("fc.") || (!scale && !shift)) return;

@@ -17,7 +17,7 @@ inline constexpr std::int64_t kResnetTracked = 5;  // num_batches_tracked
 NamedTensors resnet_state(const std::string& network, const NamedTensors& like);
 Batch resnet_batch(const Model& model, std::int64_t rows, std::uint64_t number);
 
-// |actual - golden| / |golden|, or relative to the norm that the file has beside the tensor. For large tensors this is
+// |actual - golden| / |golden|. If the file has a norm for this tensor, it replaces |golden|. For large tensors this is
 // an estimate from products with random signs, accurate to a factor of 1.5.
 double golden_error(const GoldenFile& golden, const std::string& name, const Tensor& actual);
 

@@ -1,4 +1,4 @@
-// State dicts of the ResNets DP_EXCHANGED, exchanged with torchvision in both directions. Skipped if Python has no
+// Exchanges the state dicts of the networks DP_EXCHANGED with torchvision in both directions. Skipped if Python has no
 // torchvision.
 #include <sys/wait.h>
 

@@ -73,7 +73,7 @@ struct Layer {
   LayerKind kind;
   std::vector<int> inputs;  // indices of earlier layers
   Shape output;             // shape per sample, without the batch dimension
-  int key = 0;              // of the layer's random numbers: its index in the model, or in the model that was cut
+  int key = 0;              // of the layer's random numbers: its index in the model, before any split
 };
 
 struct ParameterSpec {

@@ -7,9 +7,9 @@
 namespace dp::engine {
 namespace {
 
-// One forward, one backward: `ahead` forward passes more than backward passes, then both in turn. The gradients of
-// weights follow `delay` micro-batches behind those of the inputs; without a delay (-1) both are one action.
-std::vector<Action> in_turn(int micro_batches, int ahead, int delay) {
+// First `ahead` forward passes, then forward and backward passes alternate. Weight gradients are computed `delay`
+// micro-batches after the input gradients; with -1, both are one action.
+std::vector<Action> alternating(int micro_batches, int ahead, int delay) {
   std::vector<Action> actions;
   int forward = 0, weights = 0;
   const auto add = [&](Work work, int& next) { actions.push_back({work, next++}); };
@@ -35,8 +35,8 @@ double seconds_of(Work work, const StageSeconds& stage) {
 
 constexpr double kNotYet = std::numeric_limits<double>::infinity();
 
-// When each micro-batch has left a stage, forward and backward.
-struct Left {
+// The times at which a stage has finished each micro-batch.
+struct Finished {
   std::vector<double> forward, backward;
 };
 
@@ -44,12 +44,12 @@ struct Left {
 
 std::vector<Action> actions_of(PipelineSchedule schedule, int stage, int stages, int micro_batches) {
   switch (schedule) {
-    case PipelineSchedule::one_at_a_time: return in_turn(micro_batches, 0, -1);
-    case PipelineSchedule::gpipe: return in_turn(micro_batches, micro_batches, -1);
-    case PipelineSchedule::one_f_one_b: return in_turn(micro_batches, stages - 1 - stage, -1);
-    // The last stages delay most: the gradients of inputs then reach the first stage soonest, and the delayed work
-    // fills the end, when no more arrive.
-    case PipelineSchedule::zero_bubble: return in_turn(micro_batches, stages - 1 - stage, stage);
+    case PipelineSchedule::one_at_a_time: return alternating(micro_batches, 0, -1);
+    case PipelineSchedule::gpipe: return alternating(micro_batches, micro_batches, -1);
+    case PipelineSchedule::one_f_one_b: return alternating(micro_batches, stages - 1 - stage, -1);
+    // Later stages delay weight gradients more. Input gradients then reach the first stage sooner, and the delayed work
+    // fills the idle time at the end.
+    case PipelineSchedule::zero_bubble: return alternating(micro_batches, stages - 1 - stage, stage);
   }
   return {};
 }
@@ -74,16 +74,16 @@ SimulatedPipeline simulate(PipelineSchedule schedule, std::span<const StageSecon
   std::vector<std::vector<Action>> actions;
   for (std::size_t s = 0; s < count; ++s)
     actions.push_back(actions_of(schedule, static_cast<int>(s), static_cast<int>(count), micro_batches));
-  std::vector<Left> left(count, {std::vector(micros, kNotYet), std::vector(micros, kNotYet)});
+  std::vector<Finished> finished(count, {std::vector(micros, kNotYet), std::vector(micros, kNotYet)});
   std::vector<double> now(count);
   std::vector<std::size_t> next(count);
 
-  // When the neighbour's result, which the action reads, arrives.
+  // The time at which the action's input arrives from the neighbouring stage.
   const auto arrival = [&](std::size_t stage, const Action& action) {
     const auto micro = static_cast<std::size_t>(action.micro_batch);
-    if (action.work == Work::forward) return stage == 0 ? 0 : left[stage - 1].forward[micro] + hand_over;
+    if (action.work == Work::forward) return stage == 0 ? 0 : finished[stage - 1].forward[micro] + hand_over;
     if (action.work == Work::weight_gradient || stage + 1 == count) return 0.0;
-    return left[stage + 1].backward[micro] + hand_over;
+    return finished[stage + 1].backward[micro] + hand_over;
   };
   const auto run = [&](std::size_t stage) {
     bool moved = false;
@@ -93,9 +93,9 @@ SimulatedPipeline simulate(PipelineSchedule schedule, std::span<const StageSecon
       if (arrives == kNotYet) break;
       now[stage] = std::max(now[stage], arrives) + seconds_of(action.work, stages[stage]);
       const auto micro = static_cast<std::size_t>(action.micro_batch);
-      if (action.work == Work::forward) left[stage].forward[micro] = now[stage];
+      if (action.work == Work::forward) finished[stage].forward[micro] = now[stage];
       if (action.work == Work::backward || action.work == Work::input_gradient)
-        left[stage].backward[micro] = now[stage];
+        finished[stage].backward[micro] = now[stage];
     }
     return moved;
   };
@@ -107,7 +107,7 @@ SimulatedPipeline simulate(PipelineSchedule schedule, std::span<const StageSecon
   SimulatedPipeline result;
   double busy = 0;
   for (std::size_t stage = 0; stage < count; ++stage) {
-    if (next[stage] != actions[stage].size()) throw std::logic_error("the stages of a pipeline wait for each other");
+    if (next[stage] != actions[stage].size()) throw std::logic_error("the pipeline schedule deadlocks");
     result.seconds = std::max(result.seconds, now[stage]);
     busy += micro_batches * (stages[stage].forward + stages[stage].input_gradient + stages[stage].weight_gradient);
   }

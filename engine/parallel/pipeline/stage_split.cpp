@@ -11,10 +11,10 @@
 
 namespace dp {
 
-// Makes models of parts of a model.
+// Builds a model from consecutive layers of another one.
 class ModelSplitter {
  public:
-  // The layers [first, last), which read only each other and `crossing`.
+  // Copies the layers [first, last). The output of layer `crossing` becomes the input.
   static Model part(const Model& whole, int first, int last, int crossing) {
     Model part;
     part.name_ = whole.name_;
@@ -48,7 +48,7 @@ class ModelSplitter {
 namespace dp::engine {
 namespace {
 
-// The layer whose output alone is read by layers from `first` on, or -1.
+// If the layers from `first` on read the output of only one earlier layer: that layer. Otherwise -1.
 int crossing_at(const Model& model, int first) {
   int crossing = -1;
   for (std::size_t i = static_cast<std::size_t>(first); i < model.layers().size(); ++i)
@@ -76,7 +76,7 @@ std::string list_of(std::span<const Cut> cuts) {
   return list;
 }
 
-// Chooses cuts by their cost, from the first piece on.
+// Selects cuts by dynamic programming.
 class Balance {
  public:
   Balance(std::span<const Cut> cuts, std::span<const PieceCost> pieces, int stages, std::size_t device_bytes)
@@ -87,7 +87,7 @@ class Balance {
     }
   }
 
-  // Nothing if the stages do not fit.
+  // Empty if no selection fits into the memory.
   std::optional<std::vector<int>> run() const {
     const double slowest = cost([this](std::size_t from, std::size_t to) { return seconds(from, to); },
                                 [](double a, double b) { return std::max(a, b); }, nullptr);
@@ -101,7 +101,7 @@ class Balance {
  private:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
-  // Of a stage with the pieces [from, to).
+  // The time of a stage with the pieces [from, to); kNever if it exceeds the memory.
   double seconds(std::size_t from, std::size_t to) const {
     return bytes_[to] - bytes_[from] <= device_bytes_ ? seconds_[to] - seconds_[from] : kNever;
   }
@@ -109,11 +109,11 @@ class Balance {
     return from == 0 ? 0.0 : static_cast<double>(cuts_[from - 1].shape.numel());
   }
 
-  // The lowest cost of all pieces in all stages: that of each stage, combined. chosen: the cuts.
+  // Minimises the combined cost of all stages; `of` is the cost of one. Stores the cuts in `chosen` unless it is null.
   template <typename Of, typename Combine>
   double cost(const Of& of, const Combine& combine, std::vector<int>* chosen) const {
     const std::size_t count = seconds_.size() - 1;
-    // best[s][to]: of the pieces before `to` in s + 1 stages; from[s][to]: where the last of them begins.
+    // For the pieces before `to` in s + 1 stages: best[s][to] is the lowest cost, from[s][to] the last stage's begin.
     std::vector best(stages_, std::vector(count + 1, kNever));
     std::vector from(stages_, std::vector<std::size_t>(count + 1));
     for (std::size_t to = 1; to <= count; ++to) best[0][to] = of(0, to);
@@ -135,7 +135,7 @@ class Balance {
 
   std::span<const Cut> cuts_;
   std::size_t stages_, device_bytes_;
-  std::vector<double> seconds_;     // of all pieces before this one
+  std::vector<double> seconds_;     // prefix sums over the pieces
   std::vector<std::size_t> bytes_;  // likewise
 };
 

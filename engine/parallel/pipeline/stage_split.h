@@ -1,4 +1,4 @@
-// Cuts a model into the stages of a pipeline.
+// Splits a model into the stages of a pipeline.
 #pragma once
 
 #include <cstddef>
@@ -10,34 +10,35 @@
 
 namespace dp::engine {
 
-// A place where a model can be cut: exactly one tensor crosses it. The next stage begins with this layer or block.
+// A point at which a model can be split: the layers behind it read only one tensor of the layers before it.
 struct Cut {
-  std::string name;  // "layer2.0", "fc"
-  int layer = 0;     // the first layer of the next stage, an index of Model::layers()
-  int crossing = 0;  // the layer whose output crosses
+  std::string name;  // of the next stage's first block or layer: "layer2.0", "fc"
+  int layer = 0;     // the next stage's first layer, an index of Model::layers()
+  int crossing = 0;  // the layer whose output the next stage reads
   Shape shape;       // of that output, per sample
 };
 
-// All places, in forward order. A stage begins with a convolution or a linear layer (and the flattening before it).
+// All cuts of a model, in forward order. A stage begins with a convolution, with a linear layer, or with the Flatten
+// before a linear layer.
 std::vector<Cut> possible_cuts(const Model& model);
 
-// What the layers between two neighbouring places cost.
+// The cost of the layers between two neighbouring cuts.
 struct PieceCost {
   double seconds = 0;     // per micro-batch, forward and backward
   std::size_t bytes = 0;  // of device memory
 };
 
-// The cuts (indices of `cuts`, ascending) of `stages` stages whose slowest one is as fast as possible; of equal
-// choices, the one with the least data to hand over. pieces: one more than cuts. A stage has at most `device_bytes`.
-// Error(usage) if there are too few cuts; the message lists them. Error(device) if the stages do not fit.
+// Selects stages - 1 of the cuts; returns their indices, ascending. Minimises the time of the slowest stage and, among
+// equal selections, the size of the transferred tensors. A stage has at most `device_bytes`. `pieces` has one entry
+// more than `cuts`. Error(usage) if there are too few cuts; the message lists them. Error(device) if no selection fits.
 std::vector<int> balanced_cuts(std::span<const Cut> cuts, std::span<const PieceCost> pieces, int stages,
                                std::size_t device_bytes);
 
-// The cuts with these names, which must be in forward order. Error(usage) for another name lists the names.
+// The indices of the cuts with these names. Error(usage) if the names are not in forward order, or for an unknown name;
+// the message lists the valid ones.
 std::vector<int> cuts_named(std::span<const Cut> cuts, std::span<const std::string> names);
 
-// The stages as models. Layers, parameters and buffers have the names, shapes and initial distributions of the whole
-// model, and the same masks in dropout layers.
+// The stages as models. Names, shapes, initial distributions and dropout masks are those of the whole model.
 std::vector<Model> split(const Model& model, std::span<const Cut> cuts);
 
 }  // namespace dp::engine

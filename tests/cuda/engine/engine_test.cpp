@@ -64,7 +64,7 @@ TEST_CASE("simulated GPUs: a narrow resnet50 without ReLUs equals the reference"
   const auto origin = DataParallel(model, oracle).weights(), moved = step(model, oracle, batch);
   SimulatedGpus machine(2);
   simt::simulation().protect_memory = false;  // faster
-  // Sums that cancel: the largest error, 1.0e-5, is that of the bias of a normalisation.
+  // Bias gradients nearly cancel. The largest measured error is 1.0e-5, of a normalisation's bias.
   check_against_reference(model, batch, on_gpus(2, 2), BatchNormMode::sync, Reduce::sharded, expected, moved, origin,
                           3e-5);
 }

@@ -24,13 +24,13 @@ void for_all(const Check& check) {
       }
 }
 
-// The place of each action in its stage's order, or -1.
-int place_of(const std::vector<Action>& actions, Work work, int micro) {
+// The index of an action, or -1.
+int index_of(const std::vector<Action>& actions, Work work, int micro) {
   const auto at = std::find(actions.begin(), actions.end(), Action{work, micro});
   return at == actions.end() ? -1 : static_cast<int>(at - actions.begin());
 }
 
-// The order in which a link's messages are read: the micro-batches of one kind of work.
+// The micro-batches of some kinds of work, in the order of the actions.
 std::vector<int> order_of(const std::vector<Action>& actions, std::set<Work> kinds) {
   std::vector<int> micros;
   for (const Action& action : actions)
@@ -44,24 +44,24 @@ double seconds(PipelineSchedule schedule, int stages, int micros) {
 
 }  // namespace
 
-TEST_CASE("pipeline: every stage does all work of each micro-batch once, forward before backward before weights") {
+TEST_CASE("pipeline: every stage runs each action of each micro-batch once, after those that it depends on") {
   for_all([](PipelineSchedule schedule, int stages, int micros) {
     for (int stage = 0; stage < stages; ++stage) {
       const std::vector<Action> actions = actions_of(schedule, stage, stages, micros);
       const bool split = schedule == zero_bubble;
       REQUIRE(actions.size() == static_cast<std::size_t>(micros) * (split ? 3 : 2));
       for (int micro = 0; micro < micros; ++micro) {
-        const int forward = place_of(actions, Work::forward, micro);
-        const int backward = place_of(actions, split ? Work::input_gradient : Work::backward, micro);
+        const int forward = index_of(actions, Work::forward, micro);
+        const int backward = index_of(actions, split ? Work::input_gradient : Work::backward, micro);
         REQUIRE(forward >= 0);
         REQUIRE(backward > forward);
-        if (split) REQUIRE(place_of(actions, Work::weight_gradient, micro) > backward);
+        if (split) REQUIRE(index_of(actions, Work::weight_gradient, micro) > backward);
       }
     }
   });
 }
 
-TEST_CASE("pipeline: all work is in the order of the micro-batches, so neighbours agree on what is handed over next") {
+TEST_CASE("pipeline: actions of one kind run in micro-batch order") {
   for_all([](PipelineSchedule schedule, int stages, int micros) {
     for (int stage = 0; stage < stages; ++stage) {
       const std::vector<Action> actions = actions_of(schedule, stage, stages, micros);
@@ -74,7 +74,7 @@ TEST_CASE("pipeline: all work is in the order of the micro-batches, so neighbour
   });
 }
 
-TEST_CASE("pipeline: memory is held for no more micro-batches than documented") {
+TEST_CASE("pipeline: the micro-batches in flight are those that the documentation states") {
   for_all([](PipelineSchedule schedule, int stages, int micros) {
     for (int stage = 0; stage < stages; ++stage) {
       const InFlight most = most_in_flight(actions_of(schedule, stage, stages, micros));
@@ -87,7 +87,7 @@ TEST_CASE("pipeline: memory is held for no more micro-batches than documented") 
   });
 }
 
-TEST_CASE("pipeline: with equal stages the time is that of the formula, and no schedule waits for ever") {
+TEST_CASE("pipeline: with equal stages the time equals the formula, and no schedule deadlocks") {
   for_all([](PipelineSchedule schedule, int stages, int micros) {
     const double time = seconds(schedule, stages, micros);
     if (schedule == one_at_a_time) REQUIRE(time == 3 * micros * stages);
@@ -97,7 +97,7 @@ TEST_CASE("pipeline: with equal stages the time is that of the formula, and no s
   });
 }
 
-TEST_CASE("pipeline: the bubble is the published one") {
+TEST_CASE("pipeline: the bubble equals the published formula") {
   const auto bubble = [](PipelineSchedule schedule, std::size_t stages, int micros) {
     return simulate(schedule, std::vector<StageSeconds>(stages, kEqual), micros, 0).bubble;
   };
@@ -108,13 +108,13 @@ TEST_CASE("pipeline: the bubble is the published one") {
   CHECK(bubble(gpipe, 1, 3) == Approx(0).margin(1e-12));
 }
 
-TEST_CASE("pipeline: hand-over and unequal stages lengthen a step as they must") {
-  // Two micro-batches: forward 0-1, 1-2 in the first stage, 1.5-3.5, 3.5-5.5 in the last; backward 5.5-9.5, 9.5-13.5
-  // in the last, 10-12, 14-16 in the first.
+TEST_CASE("pipeline: the simulation includes transfer times and unequal stages") {
+  // First stage: forward 0 to 1 and 1 to 2, backward 10 to 12 and 14 to 16.
+  // Last stage: forward 1.5 to 3.5 and 3.5 to 5.5, backward 5.5 to 9.5 and 9.5 to 13.5.
   const std::vector<StageSeconds> stages{{1, 1, 1}, {2, 2, 2}};
   const SimulatedPipeline result = simulate(gpipe, stages, 2, 0.5);
   CHECK(result.seconds == 16);
   CHECK(result.bubble == Approx(1 - 18.0 / 32));
-  // The slowest stage bounds every schedule from below.
+  // No schedule is faster than the slowest stage alone.
   for (const PipelineSchedule schedule : kAll) CHECK(simulate(schedule, stages, 8, 0).seconds >= 8 * 6);
 }

@@ -24,9 +24,9 @@ const std::string& name_of(const Model& model, int layer) {
   return model.layers()[static_cast<std::size_t>(layer)].name;
 }
 
-// Every choice of stages - 1 cuts, compared one by one: the slowest stage, then the numbers handed over.
-std::pair<double, double> best_by_trial(const std::vector<Cut>& cuts, const std::vector<PieceCost>& pieces, int stages,
-                                        std::size_t device_bytes) {
+// Exhaustive search: the time of the slowest stage, then the number of transferred elements.
+std::pair<double, double> exhaustive_search(const std::vector<Cut>& cuts, const std::vector<PieceCost>& pieces,
+                                            int stages, std::size_t device_bytes) {
   const double never = 1e300;
   std::pair best{never, never};
   for (unsigned chosen = 0; chosen < 1u << cuts.size(); ++chosen) {
@@ -73,14 +73,14 @@ void expect_refused(ErrorCode code, const std::string& text, const std::function
 
 }  // namespace
 
-TEST_CASE("stages: residual networks are cut at their blocks and before the last layer") {
+TEST_CASE("stages: residual networks can be split between blocks and before the last layer") {
   CHECK(names_of(possible_cuts(models::resnet18())) ==
         Names{"layer1.0", "layer1.1", "layer2.0", "layer2.1", "layer3.0", "layer3.1", "layer4.0", "layer4.1", "fc"});
   CHECK(possible_cuts(models::resnet50()).size() == 17);
   CHECK(possible_cuts(models::resnet152()).size() == 51);
   CHECK(names_of(possible_cuts(models::mnist_convnet())) == Names{"conv2", "fc1", "fc2"});
   CHECK(names_of(possible_cuts(models::mlp({.hidden = {8, 8, 8}}))) == Names{"fc2", "fc3", "fc4"});
-  // Only one tensor may cross: a node with readers on both sides of a cut forbids it.
+  // Not before c, because two tensors would be transferred: a and b.
   ModelBuilder m("long shortcut", Shape{2, 4, 4});
   const auto a = m.conv2d("a", m.input(), {.out_channels = 3, .padding = 1});
   const auto b = m.conv2d("b", a, {.out_channels = 3, .padding = 1});
@@ -89,7 +89,7 @@ TEST_CASE("stages: residual networks are cut at their blocks and before the last
   CHECK(names_of(possible_cuts(m.build(d))) == Names{"b", "d"});
 }
 
-TEST_CASE("stages: a cut knows what crosses it") {
+TEST_CASE("stages: a cut has the shape of the transferred tensor") {
   const std::vector<Cut> cuts = possible_cuts(models::resnet18({.input = {3, 32, 32}}));
   CHECK(cuts[0].shape == Shape{64, 32, 32});
   CHECK(cuts[2].shape == Shape{64, 32, 32});
@@ -97,7 +97,7 @@ TEST_CASE("stages: a cut knows what crosses it") {
   CHECK(cuts[8].shape == Shape{512, 1, 1});  // before it is flattened
 }
 
-TEST_CASE("stages: the parts of a model are the whole, piece by piece") {
+TEST_CASE("stages: together they have the layers, parameters and buffers of the whole model") {
   for (const Model& whole : {models::resnet18(), models::resnet50(), models::mnist_convnet(), models::mlp()}) {
     const std::vector<Cut> cuts = possible_cuts(whole);
     const std::vector<Model> parts = split(whole, cuts);
@@ -138,7 +138,7 @@ TEST_CASE("stages: the parts of a model are the whole, piece by piece") {
   }
 }
 
-TEST_CASE("stages: the balance is the best of all choices") {
+TEST_CASE("stages: the balance equals that of an exhaustive search") {
   const std::vector<Cut> cuts = possible_cuts(models::resnet18());
   Random random(3, RandomUse::synthetic);
   for (int trial = 0; trial < 200; ++trial) {
@@ -147,7 +147,7 @@ TEST_CASE("stages: the balance is the best of all choices") {
       piece = {static_cast<double>(1 + random.below(6)), static_cast<std::size_t>(1 + random.below(9))};
     const int stages = 1 + static_cast<int>(random.below(5));
     const std::size_t device_bytes = trial % 2 == 0 ? 1000 : 10 + random.below(40);
-    const auto best = best_by_trial(cuts, pieces, stages, device_bytes);
+    const auto best = exhaustive_search(cuts, pieces, stages, device_bytes);
     INFO("trial " << trial << ", " << stages << " stages of " << device_bytes << " bytes");
     if (best.first < 1e300) {
       const std::vector<int> chosen = balanced_cuts(cuts, pieces, stages, device_bytes);
@@ -160,7 +160,7 @@ TEST_CASE("stages: the balance is the best of all choices") {
   }
 }
 
-TEST_CASE("stages: impossible cuts are refused with the possible ones") {
+TEST_CASE("stages: errors about cuts list the possible ones") {
   const std::vector<Cut> cuts = possible_cuts(models::mnist_convnet());
   const std::vector<PieceCost> pieces(4, PieceCost{1, 1});
   expect_refused(ErrorCode::usage, "the model can be cut at 3 places (conv2, fc1, fc2); use at most 4 stages",
