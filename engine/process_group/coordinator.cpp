@@ -83,7 +83,7 @@ void Coordinator::run() {
   std::vector<pollfd> watched;
   while (!finished()) {
     watched.assign({{closing_.descriptor(), static_cast<short>(closed_ ? 0 : POLLIN), 0},
-                    {listener_ ? listener_.get() : -1, static_cast<short>(failed_ ? 0 : POLLIN), 0}});
+                    {listener_ ? listener_.get() : -1, POLLIN, 0}});
     for (const Guest& guest : guests_)
       watched.push_back(
           {guest.connection.descriptor(), static_cast<short>(POLLIN | (guest.connection.unsent() ? POLLOUT : 0)), 0});
@@ -103,6 +103,7 @@ void Coordinator::run() {
     check_deadlines();
     std::erase_if(guests_, [](const Guest& guest) { return guest.gone && !guest.connection.unsent(); });
   }
+  guests_.clear();  // a rank that has not heard of the failure sees its connection end
 }
 
 // Advances now_ by at most kLongestLook, so that time in which the process was suspended does not count.
@@ -157,11 +158,11 @@ void Coordinator::take(Guest& guest, const Message& message) {
   }
   if (message.kind == Kind::bye) guest.bye = true;
   if (message.kind == Kind::busy) set_busy(guest, message.number != 0);
-  if (message.kind == Kind::fail && !failed_) {
+  if (message.kind == Kind::fail && !failure_) {
     guest.bye = true;  // the end of this connection is not a second failure
     fail(parse_failure(message.body));
   }
-  if (failed_) return;
+  if (failure_) return;
   if (message.kind == Kind::give) take_part(guest.rank, message);
   if (message.kind == Kind::roll) call_roll(guest.rank);
   if (message.kind == Kind::here && roll_call_ && message.number == roll_call_->number)
@@ -212,6 +213,7 @@ void Coordinator::welcome(Guest& guest, const std::string& text) {
     return reject(guest, fmt::format("rank {} has already joined; give each process its own rank", hello.rank));
   guest.rank = hello.rank;
   joined_[hello.rank] = text;
+  if (failure_) return guest.connection.send({Kind::fail, 0, to_text(*failure_)});
   if (joined_.size() < static_cast<std::size_t>(options_.size)) return;
   std::vector<std::string> hellos;
   for (const auto& [rank, one] : joined_) {
@@ -230,14 +232,14 @@ void Coordinator::reject(Guest& guest, const std::string& why) {
 
 void Coordinator::lose(Guest& guest) {
   guest.gone = true;
-  if (guest.rank < 0 || guest.bye || failed_) return;
+  if (guest.rank < 0 || guest.bye || failure_) return;
   fail({guest.rank, Error(ErrorCode::device, "its process ended without an error message (was it killed?)")});
 }
 
 void Coordinator::check_deadlines() {
   for (Guest& guest : guests_)
     if (guest.rank < 0 && now_ >= guest.deadline) guest.gone = true;
-  if (failed_) return;
+  if (failure_) return;
   if (roll_call_ && (roll_call_->silent.empty() || now_ >= roll_call_->deadline)) end_roll_call();
   if (joined_.size() < static_cast<std::size_t>(options_.size) && now_ >= join_by_)
     return fail(
@@ -258,7 +260,7 @@ void Coordinator::check_deadlines() {
 // Time that a rank was busy does not count towards the timeout of its next exchange.
 void Coordinator::set_busy(Guest& guest, bool busy) {
   guest.busy = busy;
-  if (busy || failed_) return;
+  if (busy || failure_) return;
   for (auto& [number, round] : rounds_)
     if (!round.parts.contains(guest.rank)) put_off(round);
 }
@@ -283,7 +285,7 @@ std::string Coordinator::missing(const std::map<int, std::string>& there) const 
 }
 
 void Coordinator::fail(const Failure& failure) {
-  failed_ = true;
+  failure_ = failure;
   end_by_ = std::min(end_by_, now_ + kReportTime);
   tell_all({Kind::fail, 0, to_text(failure)});
 }

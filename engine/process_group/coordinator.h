@@ -93,7 +93,8 @@ class Coordinator {
   std::map<std::uint64_t, Round> rounds_;
   std::optional<RollCall> roll_call_;
   std::uint64_t roll_calls_ = 0;
-  bool failed_ = false, closed_ = false;
+  std::optional<Failure> failure_;  // the first one
+  bool closed_ = false;
   Clock::time_point end_by_ = Clock::time_point::max();  // set when closing or failed
   std::thread thread_;
 };

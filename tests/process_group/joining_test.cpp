@@ -33,12 +33,18 @@ std::string refusal(const ProcessGroupOptions& options) {
   return "";
 }
 
-// Rank 0's answer to a connection that claims this rank.
-std::string refused_directly(const GroupAddress& address, int rank, int size) {
+// A connection that claims this rank.
+process_group::Connection greeting(const GroupAddress& address, int rank, int size) {
   process_group::Connection connection(
       process_group::connect_to("127.0.0.1", address.port, process_group::Clock::now() + std::chrono::seconds(5)));
   connection.send(
       {process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", rank, size, "", ""})});
+  return connection;
+}
+
+// Rank 0's answer to a connection that claims this rank.
+std::string refused_directly(const GroupAddress& address, int rank, int size) {
+  process_group::Connection connection = greeting(address, rank, size);
   while (connection.read(4096))
     if (const auto message = connection.next(4096)) return message->body;
   const auto last = connection.next(4096);
@@ -109,22 +115,27 @@ TEST_CASE("process group: the ranks that joined name a missing rank after the ti
   for (const std::string& text : {first, third}) CHECK(contains(text, "ranks 1, 3 of 4 did not join within 1 s"));
 }
 
-TEST_CASE("process group: a rank that ends while others join is named") {
+// Rank 2 is the first in the queue of connections: it joins and ends before rank 0 has joined.
+TEST_CASE("process group: a rank that ends while others join is named to those that join after it") {
   GroupAddress address;
-  std::string text;
-  const std::ptrdiff_t before = thread_count();
-  std::thread first([&] { text = refusal(address.options(0, 3)); });
-  for (int i = 0; i < 2000 && thread_count() < before + 3; ++i)  // its last thread starts after its Hello
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  {
-    process_group::Connection third(
-        process_group::connect_to("127.0.0.1", address.port, process_group::Clock::now() + std::chrono::seconds(5)));
-    third.send(
-        {process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", 2, 3, "", ""})});
-  }
-  first.join();
-  CHECK(text ==
-        "rank 0 of 3 could not join: rank 2 failed: its process ended without an error message (was it killed?)");
+  greeting(address, 2, 3);
+  std::string first, second;
+  std::thread late([&] { second = refusal(address.options(1, 3)); });
+  first = refusal(address.options(0, 3));
+  late.join();
+  const std::string why = "could not join: rank 2 failed: its process ended without an error message (was it killed?)";
+  CHECK(first == "rank 0 of 3 " + why);
+  CHECK(second == "rank 1 of 3 " + why);
+}
+
+TEST_CASE("process group: a rank that connects after a failure is told of it") {
+  GroupAddress address;
+  greeting(address, 2, 3);
+  process_group::Coordinator coordinator(FileHandle(::dup(address.listener.get())), address.options(0, 3));
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const auto failure = process_group::parse_failure(refused_directly(address, 1, 3));
+  CHECK(failure.rank == 2);
+  CHECK(contains(failure.error.what(), "ended without an error message"));
 }
 
 TEST_CASE("process group: a rank missing from an exchange is named") {
@@ -149,9 +160,7 @@ TEST_CASE("process group: ranks whose processes do not answer are known to the o
     joining.emplace_back([&, rank] {
       ranks[static_cast<std::size_t>(rank == 3 ? 2 : rank)] = ProcessGroup::join(address.options(rank, 4, 10));
     });
-  process_group::Connection mute(
-      process_group::connect_to("127.0.0.1", address.port, process_group::Clock::now() + std::chrono::seconds(5)));
-  mute.send({process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", 2, 4, "", ""})});
+  process_group::Connection mute = greeting(address, 2, 4);
   for (std::thread& thread : joining) thread.join();
   const auto begin = std::chrono::steady_clock::now();
   std::vector<int> first, last;
@@ -220,10 +229,7 @@ TEST_CASE("process group: ranks that wait for a busy one are notified once per t
   GroupAddress address;
   std::shared_ptr<ProcessGroup> first;
   std::thread joining([&] { first = ProcessGroup::join(address.options(0, 2, 1)); });
-  process_group::Connection second(
-      process_group::connect_to("127.0.0.1", address.port, process_group::Clock::now() + std::chrono::seconds(5)));
-  second.send(
-      {process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", 1, 2, "", ""})});
+  process_group::Connection second = greeting(address, 1, 2);
   joining.join();
   first->busy(true);
   second.send({process_group::Kind::give, 0, ""});
@@ -273,8 +279,7 @@ TEST_CASE("process group: strangers that disconnect at once do no harm") {
 TEST_CASE("process group: a rank that connects before a crowd of strangers is admitted") {
   GroupAddress address;
   const auto soon = process_group::Clock::now() + std::chrono::seconds(20);
-  process_group::Connection rank(process_group::connect_to("127.0.0.1", address.port, soon));
-  rank.send({process_group::Kind::hello, 0, process_group::to_text(process_group::Hello{"the secret", 1, 2, "", ""})});
+  process_group::Connection rank = greeting(address, 1, 2);
   std::vector<process_group::Connection> silent, wrong;
   for (int i = 0; i < 50; ++i) {
     silent.emplace_back(process_group::connect_to("127.0.0.1", address.port, soon));
