@@ -36,13 +36,24 @@ void add_network(CLI::App& app, Network& network) {
   app.add_option("--input", network.input, "sample shape: channels,rows,columns [by model]")
       ->delimiter(',')
       ->check(whole(1, 4096));
-  app.add_option("--classes", network.classes, "number of classes [by model]")->check(whole(1, 100000));
+  app.add_option("--classes,--num-classes", network.classes, "number of classes [by model]")->check(whole(1, 100000));
+}
+
+// --gpus and --num-gpus, which exclude each other and --cpu.
+void add_gpus(CLI::App& app, std::string& gpus, const std::string& initial, CLI::Option* cpu) {
+  auto* ids = app.add_option("--gpus", gpus, "GPU ids (0,1), ranges (0-3), or all [" + initial + "]")->excludes(cpu);
+  app.add_option_function<int>(
+         "--num-gpus", [&gpus](int count) { gpus = count == 1 ? "0" : "0-" + std::to_string(count - 1); },
+         "the first N GPUs")
+      ->check(whole(1, 1024))
+      ->excludes(cpu)
+      ->excludes(ids);
 }
 
 void add_rounds(CLI::App& app, StepOptions& o) {
   auto* cpu = app.add_option("--cpu", o.replicas, "number of CPU replicas, and of ddp ranks [2 if no GPU is usable]");
   cpu->check(whole(1, 256));
-  app.add_option("--gpus", o.gpus, "GPU ids (0,1), ranges (0-3), or all [all, if one is usable]")->excludes(cpu);
+  add_gpus(app, o.gpus, "all, if one is usable", cpu);
   app.add_option("--replicas-per-device", o.replicas_per_device, "GPUs: add a dp variant with N replicas on each GPU")
       ->check(whole(1, 64))
       ->capture_default_str();
@@ -122,7 +133,7 @@ void add_comm(CLI::App& app, Commands& c, Asked& asked) {
   app.add_option("-f,--stepfactor", o.factor, "factor between sizes")->check(number(1.1, 1e6))->capture_default_str();
   auto* cpu = app.add_option("--cpu", o.ranks, "number of CPU ranks [2, if fewer than two GPUs are usable]");
   cpu->check(whole(2, 256));
-  app.add_option("--gpus", o.gpus, "GPU ids (0,1), ranges (0-3), or all [all, if two are usable]")->excludes(cpu);
+  add_gpus(app, o.gpus, "all, if two are usable", cpu);
   app.add_option("--threads", o.threads, "threads per rank")->check(whole(1, 1024))->capture_default_str();
   app.add_option("--rounds", o.rounds, "number of rounds")->check(whole(1, 100000))->capture_default_str();
   app.add_option("--seconds", o.seconds, "approximate time of each size per round")

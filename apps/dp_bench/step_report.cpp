@@ -131,7 +131,7 @@ Report step_report(const StepResult& result) {
   report.facts.insert(report.facts.end(), result.facts.begin(), result.facts.end());
   for (const auto& [key, value] : result.facts)
     if (key == "others_cores" && std::stod(value) > kQuietCores)
-      report.facts.emplace_back("warning", "other processes used " + value + " cores: the results are not reliable");
+      report.facts.emplace_back(kWarning, "other processes used " + value + " cores: the results are not reliable");
   report.sections.push_back(variants_section(result));
   if (Section section = ratios_section(result); !section.rows.empty()) report.sections.push_back(std::move(section));
   return report;

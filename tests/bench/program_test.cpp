@@ -24,6 +24,8 @@ TEST_CASE("invalid flags end with exit code 2 and one line that states the remed
       {"step --variants horovod", "dp-sharded"},
       {"step --rounds x", "'x' is not"},
       {"step --cpu 2 --gpus 0", "excludes"},
+      {"step --cpu 2 --num-gpus 1", "excludes"},
+      {"comm --num-gpus 2 --gpus 0", "excludes"},
       {"ops --cpu --gpu 0", "excludes"},
       {"comm -b 8X", "8X"},
       {"comm -b 1M -e 8", "give the smaller size as -b"},
@@ -50,6 +52,7 @@ TEST_CASE("an output file that cannot be written ends with exit code 7 before an
 TEST_CASE("a GPU that does not exist ends with exit code 4") {
   if (dp::probe_devices(dp::DeviceKind::cuda).count > 0) DP_SKIP("there is a GPU");
   CHECK(run_bench("step --gpus 0").code == 4);
+  CHECK(run_bench("step --num-gpus 2").code == 4);
   CHECK(run_bench("comm --gpus 0,1").code == 4);
 }
 

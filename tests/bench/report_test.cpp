@@ -90,6 +90,15 @@ TEST_CASE("HTML: a bar is as long as its figure, and its whisker as wide as the 
   CHECK(page.find("<span>not run: needs a GPU</span>") != std::string::npos);  // in place of its bar
 }
 
+TEST_CASE("HTML: a warning is the first thing on the page") {
+  Report report = sample();
+  report.facts.emplace_back(kWarning, "other processes were busy");
+  const std::string page = to_html(report);
+  CHECK(first_fault(page).empty());
+  CHECK(page.find("</h1>\n<p class=\"warn\">other processes were busy</p>\n<h2>") != std::string::npos);
+  CHECK(page.find("<dt>warning") == std::string::npos);
+}
+
 TEST_CASE("markdown has a heading, the facts and a table for each section") {
   const std::string text = to_markdown(sample());
   CHECK(text.starts_with("# a <model>"));

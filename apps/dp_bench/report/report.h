@@ -43,6 +43,8 @@ struct Section {
   std::optional<Bars> bars;
 };
 
+inline constexpr const char* kWarning = "warning";  // key of a fact that comes first on a page
+
 struct Report {
   std::string command, title;
   std::vector<std::pair<std::string, std::string>> facts;

@@ -8,10 +8,11 @@ namespace dp_bench {
 namespace {
 
 constexpr const char* kStyle = R"css(
-:root{color-scheme:light dark;--back:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--measured:#2f6fb0;--modelled:#9a6700;--published:#7a4fb5;--spread:#0b2540}
-@media(prefers-color-scheme:dark){:root{--back:#14171b;--ink:#e6edf3;--soft:#9aa4af;--line:#3a424b;--measured:#6cb0ee;--modelled:#e3b341;--published:#c297f5;--spread:#f0f6fc}}
+:root{color-scheme:light dark;--back:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--measured:#2f6fb0;--modelled:#9a6700;--published:#7a4fb5;--spread:#0b2540;--warn:#fff3cd}
+@media(prefers-color-scheme:dark){:root{--back:#14171b;--ink:#e6edf3;--soft:#9aa4af;--line:#3a424b;--measured:#6cb0ee;--modelled:#e3b341;--published:#c297f5;--spread:#f0f6fc;--warn:#3d3213}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1rem;max-width:76rem;background:var(--back);color:var(--ink);font:16px/1.45 system-ui,sans-serif;overflow-wrap:anywhere}
+.warn{background:var(--warn);color:var(--ink);padding:.5rem .8rem;border-radius:.4rem}
 h1{font-size:1.3rem}h2{font-size:1.1rem;margin-top:2rem}p,dd{color:var(--soft)}dl{font-size:.85rem}dt{font-weight:600}dd{margin:0 0 .3rem}
 .bars{margin:0 0 1rem;padding:0;list-style:none}.bars li{margin:.5rem 0}
 .name{display:flex;flex-wrap:wrap;justify-content:space-between;gap:0 1rem}.name span{color:var(--soft)}
@@ -19,7 +20,8 @@ svg{display:block;width:100%;height:1.1rem}
 .measured{fill:var(--measured)}.modelled{fill:var(--modelled)}.published{fill:var(--published)}.spread{fill:var(--spread)}
 .legend{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;font-size:.85rem;color:var(--soft)}.legend svg{width:1.4rem;height:.8rem;display:inline-block;vertical-align:-.05rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;overflow-wrap:normal}th,td{padding:.25rem .5rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}th{white-space:normal}
-th:first-child,td:first-child,td.remark{text-align:left}td.remark span{display:block;white-space:normal;min-width:9rem;overflow-wrap:anywhere;color:var(--soft)}
+th:first-child,td:first-child,.remark{text-align:left}td.remark span{display:block;white-space:normal;min-width:9rem;overflow-wrap:anywhere;color:var(--soft)}
+@media(max-width:60rem){td.remark span{white-space:nowrap}}
 )css";
 
 std::string escaped(const std::string& text) {
@@ -102,7 +104,7 @@ std::string table_of(const Section& section) {
   const bool remarks = has_remarks(section);
   std::string out = "<div class=\"wide\"><table><thead><tr>";
   for (const Column& column : section.columns) out += "<th scope=\"col\">" + escaped(column.title) + "</th>";
-  out += remarks ? "<th scope=\"col\">source</th></tr></thead><tbody>\n" : "</tr></thead><tbody>\n";
+  out += remarks ? "<th scope=\"col\" class=\"remark\">source</th></tr></thead><tbody>\n" : "</tr></thead><tbody>\n";
   for (const Row& row : section.rows) {
     out += "<tr>";
     for (std::size_t i = 0; i < section.columns.size(); ++i)
@@ -124,6 +126,8 @@ std::string to_html(const Report& report) {
       "<link rel=\"icon\" href=\"data:,\"/>\n<title>" +
       escaped("dp_bench " + report.command + ": " + report.title) + "</title>\n<style>" + kStyle +
       "</style>\n</head>\n<body>\n<h1>" + escaped(report.title) + "</h1>\n";
+  for (const auto& [key, value] : report.facts)
+    if (key == kWarning) out += "<p class=\"warn\">" + escaped(value) + "</p>\n";
   for (const Section& section : report.sections) {
     out += "<h2>" + escaped(section.title) + "</h2>\n";
     if (section.bars) out += bars_of(section);
@@ -131,7 +135,8 @@ std::string to_html(const Report& report) {
     if (!section.text.empty()) out += "<p>" + escaped(section.text) + "</p>\n";
   }
   out += "<h2>Setup</h2>\n<dl>\n";
-  for (const auto& [key, value] : report.facts) out += "<dt>" + escaped(key) + "</dt><dd>" + escaped(value) + "</dd>\n";
+  for (const auto& [key, value] : report.facts)
+    if (key != kWarning) out += "<dt>" + escaped(key) + "</dt><dd>" + escaped(value) + "</dd>\n";
   return out + "</dl>\n</body>\n</html>\n";
 }
 
