@@ -80,14 +80,19 @@ void add_long_names(const CLI::App& app, std::vector<std::string>& names) {
 }
 
 // Throws an error about the first unknown word that looks like an option, or else about the first unknown word.
-[[noreturn]] void refuse_unknown(const CLI::App& app, std::vector<std::string> words, const std::string& hint) {
+[[noreturn]] void refuse_unknown(const CLI::App& app, std::vector<std::string> words,
+                                 const std::map<std::string, std::string>& elsewhere, const std::string& hint) {
   std::vector<std::string> names;
   add_long_names(app, names);
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
   if (words.size() > 1) std::erase(words, "--");
   std::ranges::stable_partition(words, [](const std::string& word) { return word.size() > 1 && word[0] == '-'; });
   const std::string name = words.front().substr(0, words.front().find('='));
+  if (const auto at = elsewhere.find(name); at != elsewhere.end()) usage(name + " is not an option; " + at->second);
   const bool option = name.starts_with('-'), known = std::ranges::find(names, name) != names.end();
+  if (const auto chosen = app.get_subcommands(); option && known && !chosen.empty())
+    usage(name + " is not an option of " + chosen.front()->get_name() + "; " + app.get_name() + " " +
+          chosen.front()->get_name() + " --help lists those");
   const std::string likely = name.size() > 2 && !known ? suggestion(name, names) : "";
   usage((option ? name + " is not an option" : "'" + name + "' is neither an option nor a command") +
         (known ? " here" : "") + (likely.empty() ? "; " + hint : likely));
@@ -141,7 +146,7 @@ CLI::Validator accepts(const dp::Accepts& accepts) {
       "");
 }
 
-bool parse(CLI::App& app, int argc, const char* const* argv) {
+bool parse(CLI::App& app, int argc, const char* const* argv, const std::map<std::string, std::string>& elsewhere) {
   const std::string hint = app.get_name() + " --help lists the options";
   std::vector<std::string> words = words_of(argc, argv);
   refuse_missing_values(words, hint);
@@ -158,7 +163,7 @@ bool parse(CLI::App& app, int argc, const char* const* argv) {
     app.exit(success);
     return false;
   } catch (const CLI::ExtrasError&) {
-    refuse_unknown(app, app.remaining(true), hint);
+    refuse_unknown(app, app.remaining(true), elsewhere, hint);
   } catch (const CLI::ArgumentMismatch& error) {
     const std::string text = error.what(), name = text.substr(0, text.find(':'));
     usage(text.ends_with(" missing") ? name + " requires a value; " + hint : text + "; " + hint);

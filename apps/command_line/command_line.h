@@ -20,8 +20,9 @@ CLI::Option& add_option(CLI::App& app, const dp::OptionText& option, const dp::O
 CLI::Validator accepts(const dp::Accepts& accepts);
 
 // False after printing --help or --version. dp::Error(usage) for an invalid command line: an unknown option, a value
-// that is not accepted, an option given twice, "--option=" without a value.
-bool parse(CLI::App& app, int argc, const char* const* argv);
+// that is not accepted, an option given twice, "--option=" without a value. `elsewhere`: what to answer to options of
+// other programs, by name, such as {"--device", "did you mean --gpus?"}.
+bool parse(CLI::App& app, int argc, const char* const* argv, const std::map<std::string, std::string>& elsewhere = {});
 
 // The options of a program and its subcommands, as a page in Markdown.
 std::string reference_page(const CLI::App& app);
@@ -33,12 +34,16 @@ using Values = std::map<std::string, dp::OptionValue>;  // options by name
 template <typename Options>
 void add_options(CLI::App& app, const dp::OptionTable<Options>& table, const Options& defaults, Values& given,
                  const std::vector<std::string_view>& names = {}) {
+  const auto wanted = [&](const std::string& name) {
+    return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
+  };
   for (const dp::Option<Options>& row : table.rows())
-    if (names.empty() || std::find(names.begin(), names.end(), row.name) != names.end())
+    if (wanted(row.name))
       add_option(app, row, row.get(defaults),
                  [&given, &row](const dp::OptionValue& value) { given[row.name] = value; });
   for (const dp::Option<Options>& row : table.rows())
-    for (const std::string& other : row.excludes) app.get_option("--" + row.name)->excludes("--" + other);
+    for (const std::string& other : row.excludes)
+      if (wanted(row.name) && wanted(other)) app.get_option("--" + row.name)->excludes("--" + other);
 }
 
 // Sets these options, in the table's order. dp::Error(usage) for an option that does not apply.

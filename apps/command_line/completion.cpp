@@ -111,17 +111,16 @@ std::string zsh(const CLI::App& app, const Choices& choices) {
          name + "; fi\n";
 }
 
-std::string fish(const CLI::App& app, const Choices& choices) {
-  std::string script = "# Completion of " + app.get_name() + " for fish.\n";
-  const std::string command = "complete -c " + app.get_name();
-  for (const CLI::App* const sub : app.get_subcommands({}))
-    script +=
-        command + " -n __fish_use_subcommand -a " + sub->get_name() + " -d " + quoted(sub->get_description()) + "\n";
+// One line for each option of `app`; for an argument with choices, one that offers them.
+std::string fish_options(const CLI::App& app, const Choices& choices, const std::string& command) {
+  std::string script;
   for (const CLI::Option* const option : shown_options(app)) {
+    const auto of_argument = choices.find(option->get_name(true));
+    if (names_of(*option).empty() && of_argument == choices.end()) continue;
     script += command;
     for (const std::string& name : option->get_snames()) script += " -s " + name;
     for (const std::string& name : option->get_lnames()) script += " -l " + name;
-    const auto* const values = choices_of(*option, choices);
+    const auto* const values = names_of(*option).empty() ? &of_argument->second : choices_of(*option, choices);
     if (values)
       script += " -xa " + quoted(joined(*values, " "));
     else if (takes_value(*option))
@@ -129,6 +128,19 @@ std::string fish(const CLI::App& app, const Choices& choices) {
     script += " -d " + quoted(option->get_description()) + "\n";
   }
   return script;
+}
+
+std::string fish(const CLI::App& app, const Choices& choices) {
+  std::string script = "# Completion of " + app.get_name() + " for fish.\n", alone;
+  const std::string command = "complete -c " + app.get_name();
+  for (const CLI::App* const sub : app.get_subcommands({})) {
+    script +=
+        command + " -n __fish_use_subcommand -a " + sub->get_name() + " -d " + quoted(sub->get_description()) + "\n";
+    if (sub->get_fallthrough()) continue;
+    alone += (alone.empty() ? "" : " ") + sub->get_name();
+    script += fish_options(*sub, choices, command + " -n '__fish_seen_subcommand_from " + sub->get_name() + "'");
+  }
+  return script + fish_options(app, choices, command + " -n 'not __fish_seen_subcommand_from " + alone + "'");
 }
 
 // A backslash, a dash, and a period or quote at the beginning of a line have a meaning in troff.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
+#include <sstream>
 
 namespace command_line {
 namespace {
@@ -21,6 +23,19 @@ std::size_t distance(const std::string& a, const std::string& b) {
   return last[b.size()];
 }
 
+std::set<std::string> parts_of(const std::string& name) {
+  std::set<std::string> parts;
+  std::istringstream text(name);
+  for (std::string part; std::getline(text, part, '-');)
+    if (!part.empty()) parts.insert(part);
+  return parts;
+}
+
+// Whether one has all words of the other: "--ema" and "--model-ema", "--max-epochs" and "--epochs".
+bool is_part(const std::set<std::string>& a, const std::set<std::string>& b) {
+  return std::ranges::includes(a, b) || std::ranges::includes(b, a);
+}
+
 }  // namespace
 
 std::string closest(const std::string& word, const std::vector<std::string>& names) {
@@ -30,6 +45,13 @@ std::string closest(const std::string& word, const std::vector<std::string>& nam
     const bool longer_form = word.size() >= 3 && name.starts_with(word);  // --label for --label-smoothing
     const std::size_t changes = longer_form ? 1 : distance(word, name);
     if (changes < least) least = changes, best = name;
+  }
+  const std::size_t typing_errors = std::max<std::size_t>(1, word.size() / 5);
+  if (least <= typing_errors || !word.starts_with("--")) return best;
+  std::size_t fewest = 0;  // words of the options that share all of theirs with this one
+  for (const std::string& name : names) {
+    const std::set<std::string> parts = parts_of(name);
+    if (is_part(parts, parts_of(word)) && (fewest == 0 || parts.size() < fewest)) fewest = parts.size(), best = name;
   }
   return best;
 }

@@ -6,7 +6,8 @@
 
 namespace command_line {
 
-// The name that is closest to `word`, or empty if none is close.
+// The name that `word` probably means, or empty: the one with the fewest typing errors, or else the shortest option
+// that shares all words with it ("--ema" means "--model-ema").
 std::string closest(const std::string& word, const std::vector<std::string>& names);
 
 // "; did you mean NAME?", or empty.

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <set>
+#include <string_view>
 
 #include "command_line/command_line.h"
 #include "command_line/completion.h"
@@ -22,6 +22,9 @@ using Row = dp::Option<Command>;
 
 constexpr const char* kCommandLine = "command line";
 const std::vector<std::string> kShells{"bash", "zsh", "fish", "man"};
+// The options that these subcommands accept.
+const std::vector<std::string_view> kSelftestOptions{"gpus", "num-gpus", "cpu", "replicas-per-device", "engine"};
+const std::vector<std::string_view> kFetchOptions{"data-path", "quiet", "no-progress"};
 
 // Options from one source: the record of a resumed run, a file, the command line.
 struct Layer {
@@ -177,6 +180,21 @@ Command completed(const Command& command, const std::vector<dp::RecordedOption>&
   return result;
 }
 
+// Answers to options of other programs that have no spelling here.
+const std::map<std::string, std::string>& other_programs_options() {
+  static const std::map<std::string, std::string> answers{{"--checkpoint", "did you mean --resume?"},
+                                                          {"--device", "did you mean --gpus or --cpu?"},
+                                                          {"--dropout", "the network sets its dropout"},
+                                                          {"--drop-rate", "the network sets its dropout"},
+                                                          {"--fp16", "did you mean --amp?"},
+                                                          {"--mixed-precision", "did you mean --amp?"},
+                                                          {"--no-cuda", "did you mean --cpu?"},
+                                                          {"--pretrained", "did you mean --init?"},
+                                                          {"--nproc-per-node", "did you mean --num-gpus?"},
+                                                          {"--world-size", "did you mean --num-gpus?"}};
+  return answers;
+}
+
 // The words that options accept, for shells.
 command_line::Choices choices() {
   command_line::Choices choices{{"shell", kShells}};
@@ -184,6 +202,14 @@ command_line::Choices choices() {
   for (const dp::models::Entry& entry : dp::models::registry()) choices["model"].push_back(entry.name);
   for (const dp::datasets::Entry& entry : dp::datasets::registry()) choices["dataset"].push_back(entry.name);
   return choices;
+}
+
+// An option before the name of a subcommand is read as one of a run.
+void refuse_others(const Command& command, const std::string& subcommand,
+                   const std::vector<std::string_view>& accepted) {
+  for (const auto& [name, value] : command.given)
+    if (std::ranges::find(accepted, name) == accepted.end())
+      throw dp::Error(dp::ErrorCode::usage, "--" + name + " has no effect on " + subcommand + "; leave it out");
 }
 
 }  // namespace
@@ -209,9 +235,10 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   app.add_subcommand("env", "print devices, drivers and versions, and exit")->callback([&] {
     command.environment = true;
   });
-  app.add_subcommand("selftest", "train a small network on the devices, check what they compute, and exit")
-      ->fallthrough()
-      ->callback([&] { command.selftest = true; });
+  CLI::App* const selftest =
+      app.add_subcommand("selftest", "train a small network on the devices, check what they compute, and exit");
+  selftest->callback([&] { command.selftest = true; });
+  command_line::add_options(*selftest, command_table(), command, command.given, kSelftestOptions);
   CLI::App* const report =
       app.add_subcommand("report", "write an HTML page about one run, or several side by side, and exit");
   report->add_option("run", command.report_runs, "the folder of a run, such as runs/digits; several are compared")
@@ -221,38 +248,32 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   std::vector<std::string> remote;
   for (const Source& source : sources()) remote.push_back(source.dataset);
   CLI::App* const fetch =
-      app.add_subcommand("fetch", "download a data set into --data-path, check it, unpack it, and exit")->fallthrough();
+      app.add_subcommand("fetch", "download a data set into --data-path, check it, unpack it, and exit");
   fetch->add_option("dataset", command.fetch, "a data set: mnist, fashion_mnist, cifar10 or cifar100")
       ->required()
       ->check(command_line::accepts(dp::accepts::one_of(remote)));
   fetch->add_option("--mirror", command.mirror, "base address to download from [the official ones]")
       ->check(command_line::accepts(dp::accepts::text("an address")));
+  command_line::add_options(*fetch, command_table(), command, command.given, kFetchOptions);
   std::string shell;
   app.add_subcommand("completion", "print a script that completes the options in a shell, or the manual page, and exit")
       ->add_option("shell", shell, "a shell: bash, zsh, fish, or man for the manual page")
       ->required()
       ->check(command_line::accepts(dp::accepts::one_of(kShells)));
-  if (!command_line::parse(app, argc, argv)) return std::nullopt;
-  static const std::set<std::string> of_selftest{"gpus", "num-gpus", "cpu", "replicas-per-device", "engine"};
-  for (const auto& [name, value] : command.given)
-    if (command.selftest && !of_selftest.contains(name))
-      throw dp::Error(
-          dp::ErrorCode::usage,
-          "--" + name + " has no effect on selftest, which accepts only the options of devices; leave it out");
+  if (!command_line::parse(app, argc, argv, other_programs_options())) return std::nullopt;
+  if (command.selftest) refuse_others(command, "selftest", kSelftestOptions);
+  if (!command.fetch.empty()) refuse_others(command, "fetch", kFetchOptions);
   if (!shell.empty()) {
     const std::string text =
         shell == "man" ? command_line::manual_page(app, DP_VERSION) : command_line::completion(app, choices(), shell);
     std::fwrite(text.data(), 1, text.size(), stdout);
     return std::nullopt;
   }
-  const auto given = [&](const char* name) {
+  const auto given = [&](const std::string& name) {
     if (command.given.contains(name)) command_table().set(*command_table().find(name), command, command.given.at(name));
   };
   if (!command.fetch.empty()) {
-    given("data-path"), given("quiet"), given("no-progress");
-    for (const auto& [name, value] : command.given)
-      if (name != "data-path" && name != "quiet" && name != "no-progress")
-        throw dp::Error(dp::ErrorCode::usage, "--" + name + " has no effect on fetch; leave it out");
+    for (const std::string_view name : kFetchOptions) given(std::string(name));
     return command;
   }
   given("list-models"), given("list-datasets");

@@ -136,7 +136,8 @@ class SelfTest {
     dp::DataParallel net(network(), options(devices_));
     train(net, 5);
     const bool same = net.replicas_identical();
-    return {same, std::to_string(net.size()) + (same ? " replicas after 5 steps" : " replicas differ after 5 steps")};
+    const std::string replicas = std::to_string(net.size()) + (net.size() == 1 ? " replica" : " replicas");
+    return {same, replicas + (same ? "" : " differ") + " after 5 steps"};
   }
 
   Verdict equals_reference() {

@@ -46,9 +46,22 @@ std::optional<OptionValue> parse_one(Kind kind, const std::string& text) {
   return std::nullopt;
 }
 
+std::string lower_case(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
+
+// The name that the text is, also in capitals ("AdamW"); the text itself if there is none.
+std::string canonical(const std::vector<std::string>& names, const std::string& text) {
+  const auto at =
+      std::ranges::find_if(names, [&](const std::string& name) { return lower_case(name) == lower_case(text); });
+  return at == names.end() || std::ranges::find(names, text) != names.end() ? text : *at;
+}
+
 OptionValue parse_accepted(const Accepts& accepts, const std::string& text) {
   if (!accepts.remedy.empty() && text.empty()) refuse("it is empty; name " + accepts.remedy);
-  const std::optional<OptionValue> value = parse_one(accepts.kind, text);
+  const std::optional<OptionValue> value = parse_one(accepts.kind, canonical(accepts.names, text));
   if (!value || !is_accepted(accepts, *value)) refuse(fmt::format("'{}' is not {}", text, to_text(accepts)));
   return *value;
 }
@@ -144,8 +157,9 @@ OptionValue parse_option(const Accepts& accepts, const std::vector<std::string>&
   if (accepts.count == Count::two && texts.size() != 2)
     refuse(fmt::format("two values are needed, not {}", texts.size()));
   if (accepts.kind == Kind::text) {
-    for (const std::string& text : texts) parse_accepted(accepts, text);
-    return texts;
+    std::vector<std::string> values;
+    for (const std::string& text : texts) values.push_back(std::get<std::string>(parse_accepted(accepts, text)));
+    return values;
   }
   std::vector<double> numbers;
   for (const std::string& text : texts) numbers.push_back(std::get<double>(parse_accepted(accepts, text)));

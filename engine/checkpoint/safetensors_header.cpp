@@ -1,5 +1,7 @@
 #include "engine/checkpoint/safetensors_header.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -113,10 +115,11 @@ SafetensorsHeader read_safetensors_header(ByteSource& source) {
   std::uint64_t length = 0;
   source.read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > std::min(kLongestHeader, size - 8))
-    throw_data(source.name(), "declares a header of " + std::to_string(length) + " bytes, but at most " +
-                                  std::to_string(std::min(kLongestHeader, size - 8)) + " are possible; it is " +
-                                  (kind.empty() ? "truncated, or not a safetensors file"
-                                                : kind + "; safetensors.torch.save_file writes weights files"));
+    throw_data(source.name(),
+               fmt::format("it is {}: as safetensors, its header would have {} bytes, but at most {} are possible{}",
+                           kind.empty() ? "truncated, or not a safetensors file" : kind, length,
+                           std::min(kLongestHeader, size - 8),
+                           kind.empty() ? "" : "; safetensors.torch.save_file writes weights files"));
   std::string json(length, '\0');
   source.read(8, std::as_writable_bytes(std::span(json)));
   SafetensorsHeader header = parse_safetensors_header(json, size - 8 - length, source.name());

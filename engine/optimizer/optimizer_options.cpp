@@ -35,8 +35,8 @@ OptionTable<Optimizer> make_optimizer_options() {
       });
   table
       .add(
-          "lr", kRate, [](auto& optimizer) { return std::visit([](auto& own) { return &own.lr; }, optimizer); },
-          "learning rate")
+          "lr,--learning-rate", kRate,
+          [](auto& optimizer) { return std::visit([](auto& own) { return &own.lr; }, optimizer); }, "learning rate")
       .goes_with(choice)
       .shown("sgd: by model; adamw: " + to_text(OptionValue{option_fields::shortest(AdamW{}.lr)}));
   table.add("momentum", kMomentum, member(&Sgd::momentum), "sgd: momentum").needs(sgd, choice).shown("by model");

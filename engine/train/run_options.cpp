@@ -41,7 +41,8 @@ void add_training(Table& table) {
   table.add("dataset", accepts::text(), &Options::dataset_name, names).shown("by model");
   table.group("Training");
   table.add("batch-size,-b", accepts::whole(1, 1 << 20), &Options::batch_size, "global batch size, per optimizer step");
-  table.add("epochs", accepts::whole(1, kBillion), &Options::epochs, "number of epochs").shown("by data set");
+  table.add("epochs,--num-epochs", accepts::whole(1, kBillion), &Options::epochs, "number of epochs")
+      .shown("by data set");
   table
       .add("max-steps", accepts::whole(1, kBillion), &Options::max_steps,
            "stop after N optimizer steps, steps before a resume included")

@@ -36,7 +36,9 @@ TEST_CASE("completion: bash offers options, their values, and commands") {
   CHECK(offered("estim") == "estimate-memory\n");
   CHECK(offered("completion ''") == "bash zsh fish man\n");
   CHECK(offered("report --") == "--help --output\n");
-  CHECK(offered("selftest --num") == "--num-classes --num-gpus\n");
+  CHECK(offered("selftest --num") == "--num-gpus\n");
+  CHECK(offered("fetch cifar") == "cifar10 cifar100\n");
+  CHECK(offered("fetch --") == "--help --mirror --data-path --data-dir --quiet --no-progress\n");
   for (const char* line : {"--resume ''", "report ''"})
     CHECK(offered(line) == "\n");  // files, by `complete -o default`
 }
@@ -52,6 +54,8 @@ TEST_CASE("completion: fish offers options, their values, and commands") {
   CHECK(offered_by_fish("dp_train --model-ema-d") == "--model-ema-decay\n");
   CHECK(offered_by_fish("dp_train --optimizer ") == "adamw\nsgd\n");
   CHECK(offered_by_fish("dp_train estim") == "estimate-memory\n");
+  CHECK(offered_by_fish("dp_train fetch cifar") == "cifar10\ncifar100\n");
+  CHECK(offered_by_fish("dp_train fetch --mirr") == "--mirror\n");
 }
 
 TEST_CASE("completion: zsh reads its script") {

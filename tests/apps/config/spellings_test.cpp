@@ -22,7 +22,9 @@ std::string config_of(const Words& words) {
 TEST_CASE("spellings of other programs mean the same as ours") {
   const std::vector<std::pair<Words, Words>> same{
       {{"--batch_size", "32"}, {"--batch-size", "32"}},
-      {{"--opt", "adamw"}, {"--optimizer", "adamw"}},
+      {{"--opt", "AdamW"}, {"--optimizer", "adamw"}},
+      {{"--learning_rate", "0.01"}, {"--lr", "0.01"}},
+      {{"--num-epochs", "5"}, {"--epochs", "5"}},
       {{"--wd", "0.01"}, {"--weight-decay", "0.01"}},
       {{"--sched", "constant"}, {"--lr-scheduler", "constant"}},
       {{"--sched=step", "--gamma=0.5"}, {"--lr-scheduler", "step", "--lr-gamma", "0.5"}},
@@ -65,6 +67,8 @@ TEST_CASE("an unknown option is refused with the one that was probably meant") {
   check({"--epoch", "3"}, "--epochs");
   check({"--momentun=0.5"}, "--momentum");
   check({"--weight-decya", "0.1"}, "--weight-decay");
+  check({"--max-epochs", "3"}, "--epochs");
+  check({"--ema"}, "--model-ema");
 }
 
 TEST_CASE("only a name close to the word is suggested") {
@@ -74,6 +78,8 @@ TEST_CASE("only a name close to the word is suggested") {
   CHECK(closest("--label", names) == "--label-smoothing");
   CHECK(closest("--lrmin", names) == "--lr-min");
   CHECK(closest("envv", names) == "env");
+  CHECK(closest("--max-epochs", names) == "--epochs");
+  CHECK(closest("--smoothing", names) == "--label-smoothing");
   CHECK(closest("--teleport", names).empty());
   CHECK(command_line::suggestion("--teleport", names).empty());
 }

@@ -121,7 +121,7 @@ TEST_CASE("dp_train fetch refuses what it does not use") {
   const TemporaryFolder temp;
   for (const BadInput& row :
        {BadInput{{"fetch"}, 2, {"fetch requires a data set"}}, BadInput{{"fetch", "imagenet"}, 2, {"cifar100"}},
-        BadInput{{"fetch", "mnist", "--epochs", "3"}, 2, {"--epochs", "no effect on fetch"}},
+        BadInput{{"fetch", "mnist", "--epochs", "3"}, 2, {"--epochs is not an option of fetch"}},
         BadInput{{"fetch", "mnist", "--mirror", "files"}, 2, {"--mirror 'files'", "http://"}}})
     check_bad_input(row, temp.path());
   CHECK_FALSE(fs::exists(temp / "datasets"));
