@@ -61,4 +61,12 @@ Devices choose_devices(const Command& command) {
   return devices;
 }
 
+std::string device_options(const Command& command) {
+  std::string options;
+  for (const char* const name : {"gpus", "num-gpus", "cpu", "replicas-per-device", "engine"})
+    if (const auto given = command.given.find(name); given != command.given.end())
+      options += (options.empty() ? "--" : " --") + given->first + " " + dp::to_text(given->second);
+  return options;
+}
+
 }  // namespace dp_train

@@ -104,7 +104,7 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   }
   const dp::RunSummary summary = command.evaluate ? trainer.evaluate(*console) : trainer.run(*console);
   console.reset();  // ends an open progress line
-  if (leads) dp::print_summary(summary);
+  if (leads) dp::print_summary(summary, device_options(command));
   try {
     if (leads) dp::flush_stdout();
   } catch (const dp::Error& error) {

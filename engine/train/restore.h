@@ -33,7 +33,7 @@ inline constexpr const char* kAnotherCheckpoint = "give another checkpoint with 
 [[noreturn]] void rethrow_with_remedy(const Error& error, const std::string& remedy);
 
 // Error(usage) with both values if the checkpoint is of another model. Unless `weights_only`, also if it differs in
-// data set, seed, global batch, order of samples (shuffle, augment, drop-last), batch normalisation or logical shards.
+// data set, seed, order of samples (shuffle, augment, drop-last), batch normalisation or logical shards.
 void require_same_run(const Resumed& resumed, const TrainState& wanted, bool weights_only);
 
 // Returns the tensors of `given` that fit `own`. Tensors that are missing, unknown, duplicate, or of another shape or

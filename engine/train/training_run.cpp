@@ -76,7 +76,7 @@ RunSummary TrainingRun::execute() {
   if (folder_.writes()) {
     write_file_atomically(folder_.path() + "/summary.json", text);
     const Busy busy(group());
-    write_record([&] { end_environment(folder_.path(), environment_, interrupted_ ? "interrupted" : "complete"); });
+    write_record([&] { end_environment(folder_.path(), environment_, result.end); });
     write_page(/*last=*/true);
   }
   if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
@@ -108,10 +108,17 @@ void TrainingRun::train() {
     if (evaluates && last_eval_->best) save("best", false);
     if (due && !finished()) save_last(false);
   }
-  if (out_of_patience())
-    notice(fmt::format("--patience: stopped after {} evaluations without a higher top-1", state_.since_best));
+  if (out_of_patience()) notice("ended " + end());
   if (!last_eval_ && !interrupted_) interrupted_ = !evaluate();  // no steps were left to train
   if (unsaved_) save_last(true);
+}
+
+std::string TrainingRun::end() const {
+  if (interrupted_) return "interrupted";
+  if (state_.epoch >= options_.epochs || out_of_steps()) return "complete";
+  if (out_of_patience())
+    return fmt::format("early: {} evaluations without a higher top-1 (--patience)", state_.since_best);
+  return "early: requested by the program";
 }
 
 // After an epoch, or a part of one.
@@ -182,8 +189,10 @@ void TrainingRun::train_one_step(const Batch& batch) {
   if (options_.unsaved != nullptr && !options_.dry_run) options_.unsaved->store(true);
   Optimizer optimizer = options_.optimizer;
   const double per_step = 1.0 / static_cast<double>(batches_);
+  // Not the step's number: an earlier part of the run may have had another batch.
+  const std::int64_t batches_before = state_.epoch * batches_ + state_.batch_in_epoch;
   lr_ = options_.schedule.rate(static_cast<double>(learning_rate(optimizer)),
-                               static_cast<double>(state_.step) * per_step, per_step);
+                               static_cast<double>(batches_before) * per_step, per_step);
   learning_rate(optimizer) = static_cast<float>(lr_);
   net_.train_step(batch, optimizer);
   ++state_.step, ++state_.batch_in_epoch;
@@ -246,16 +255,15 @@ void TrainingRun::report() {
   StepReport report;
   report.epoch = state_.epoch;
   report.batch = state_.batch_in_epoch - 1;
-  report.batches = batches_;
+  report.batches = most_steps_ > 0 ? std::min(batches_, state_.batch_in_epoch + most_steps_ - state_.step) : batches_;
   report.step = state_.step;
   report.lr = lr_;
   report.images_per_second = meter_.rate_since_mark();
   const double rate = meter_.rate();
   report.loading_share = meter_.loading_since_mark();
-  std::int64_t batches_left = batches_ - state_.batch_in_epoch;
-  if (most_steps_ > 0) batches_left = std::min(batches_left, most_steps_ - state_.step);
-  const std::int64_t left = batches_left * options_.batch_size;
+  const std::int64_t left = (report.batches - state_.batch_in_epoch) * options_.batch_size;
   report.eta_seconds = rate > 0 ? static_cast<double>(left) / rate : 0;
+  report.seconds_train = seconds_before_ + meter_.seconds();
   report.recent = recent_;
   report.epoch_so_far = epoch_stats_;
   report.phases = net_.take_phase_times();
@@ -330,7 +338,7 @@ RunSummary TrainingRun::summary() const {
   summary.epochs = state_.epoch;
   summary.steps = state_.step;
   summary.skipped_steps = state_.skipped;
-  summary.seconds_train = meter_.seconds();
+  summary.seconds_train = seconds_before_ + meter_.seconds();
   summary.images_per_second = meter_.rate();
   const double none = std::numeric_limits<double>::quiet_NaN();
   summary.train_loss = epoch_stats_.samples > 0 ? epoch_stats_.loss() : none;
@@ -339,6 +347,7 @@ RunSummary TrainingRun::summary() const {
   summary.weights_sha256 = weights_sha256(net_.weights());
   if (folder_.writes()) summary.checkpoint = folder_.checkpoint("last");
   summary.interrupted = interrupted_;
+  summary.end = end();
   if (options_.profile) summary.layers = net_.layer_times();
   if (options_.profile && summary.layers.empty())
     notice(fmt::format("the profile contains no step: the run ended before step {}, the first of --trace-steps",

@@ -30,7 +30,8 @@ class TrainingRun {
 
  private:
   void begin();
-  void continue_from(const Resumed& resumed);
+  void continue_from(Resumed& resumed);
+  void convert_position(Resumed& resumed) const;
   void train();
   void train_epoch();
   void wait_ended();
@@ -55,6 +56,7 @@ class TrainingRun {
   bool stopped() { return stop_.asked(); }
   bool out_of_steps() const { return most_steps_ > 0 && state_.step >= most_steps_; }
   bool out_of_patience() const { return options_.patience > 0 && state_.since_best >= options_.patience; }
+  std::string end() const;  // see RunSummary::end
   bool finished() const { return state_.epoch >= options_.epochs || out_of_steps() || ended_ || out_of_patience(); }
   bool evaluation_due() const;
   void write_trace();
@@ -80,6 +82,7 @@ class TrainingRun {
   // there still evaluates.
   TrainState state_;
   Meter meter_;
+  double seconds_before_ = 0;  // of training, before the run was resumed
   Stats recent_, epoch_stats_;
   EpochReport epoch_;
   std::vector<PhaseTimes> phases_;

@@ -62,6 +62,7 @@ void TrainingRun::begin() {
 void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
   if (!folder_.writes()) return;
   folder_.begin(provenance_comment(environment_) + to_toml(config_), continued_from);
+  seconds_before_ = folder_.seconds_train();
   add_memory(environment_, net_);
   write_record([this] { add_environment(folder_.path(), environment_); });
   write_record([this] {
@@ -76,7 +77,27 @@ void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
   if (!resumption_.is_null()) record(resumption_);
 }
 
-void TrainingRun::continue_from(const Resumed& resumed) {
+// With another batch size, the number of the next batch in its epoch changes too.
+void TrainingRun::convert_position(Resumed& resumed) const {
+  TrainState& had = resumed.checkpoint.state;
+  if (had.global_batch == state_.global_batch) return;
+  const std::int64_t images = train_.dataset().size(), wanted = state_.global_batch;
+  const std::int64_t all =
+      options_.drop_last ? images / had.global_batch : (images + had.global_batch - 1) / had.global_batch;
+  const std::int64_t seen = had.batch_in_epoch * had.global_batch;
+  if (had.batch_in_epoch >= all)
+    had.batch_in_epoch = batches_;  // the epoch's evaluation is due
+  else if (seen % wanted == 0)
+    had.batch_in_epoch = seen / wanted;
+  else
+    throw Error(ErrorCode::usage,
+                fmt::format("checkpoint '{}' is {} images into an epoch, inside a batch of {}; use a batch size that "
+                            "divides {}, or a checkpoint from the end of an epoch",
+                            resumed.folder, seen, wanted, seen));
+}
+
+void TrainingRun::continue_from(Resumed& resumed) {
+  convert_position(resumed);
   const TrainState& had = resumed.checkpoint.state;
   const auto before = nlohmann::ordered_json::parse(had.config, nullptr, false);
   if (before.is_object()) continue_record(config_, before);

@@ -72,7 +72,6 @@ TEST_CASE("resuming rejects unreadable checkpoints and those of another run") {
   refuses(3, {"--output-dir", "other", "--resume", "none"}, {"'none'"});
   refuses(3, {"--output-dir", "other", "--resume", temp / kTrainImages}, {kTrainImages});
 
-  refuses(2, {"--resume", "run", "-b", "16"}, {"global batch", "32", "16"});
   refuses(2, {"--resume", "run", "--seed", "7"}, {"seed", "42", "7"});
   refuses(2, {"--resume", "run", "--model", "mnist_convnet"}, {"model", "mlp", "mnist_convnet"});
   refuses(2, {"--resume", "run", "--no-shuffle"}, {"no-shuffle off", "this run uses on"});

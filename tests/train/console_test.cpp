@@ -2,6 +2,7 @@
 #include "engine/train/console/console_text.h"
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "dp/dataset.h"
 #include "engine/train/record/records.h"
@@ -33,8 +34,10 @@ TEST_CASE("a progress line fits every terminal, and the loss is among the last c
         "Epoch: [0]  [ 10/391]  [>                   ]  eta: 0:00:12  lr: 0.1  img/s: 9843  data: 2 %  "
         "loss: 4.41 (4.52)  acc1: 4.0 (2.8)");
   CHECK(dp::step_line(report(), 0, 110) == dp::step_line(report()));
-  CHECK(dp::step_line(report(), 0, 80) == "Epoch: [0]  [ 10/391]  eta: 0:00:12  loss: 4.41 (4.52)  acc1: 4.0 (2.8)");
-  CHECK(dp::step_line(report(), 0, 50) == "Epoch: [0]  [ 10/391]  loss: 4.41 (4.52)");
+  CHECK(dp::step_line(report(), 0.71, 80) ==
+        "Epoch 0 [ 10/391]  0:00:12 left  9843 img/s  floor 71 %  loss 4.52  acc1 2.8");
+  CHECK(dp::step_line(report(), 0, 80) == "Epoch 0 [ 10/391]  0:00:12 left  9843 img/s  data 2 %  loss 4.52  acc1 2.8");
+  CHECK(dp::step_line(report(), 0.71, 50) == "Epoch 0 [ 10/391]  loss 4.52  acc1 2.8");
   for (int width = 1; width < 150; ++width) CHECK(dp::step_line(report(), 0.5, width).size() < std::size_t(width));
 }
 
@@ -70,13 +73,18 @@ TEST_CASE("an epoch is one line: training, test, time, speed and rate") {
         "Epoch 3: train loss 0.303  Test: Acc@1 70.000 Acc@5 90.000  loss 0.912  8.2 s  5057 img/s  lr 0.05");
   epoch.average = epoch.test;
   CHECK_THAT(dp::epoch_line(epoch, 3), Catch::Contains("  EMA Test: Acc@1 70.000  loss 0.912  8.2 s"));
+  // On a narrow terminal the columns of the least importance are missing, and the line stays one.
+  epoch.average.reset();
+  CHECK(dp::epoch_line(epoch, 10, 80) ==
+        "Epoch 3: train loss 0.303  Test: Acc@1 70.000  loss 0.912  8.2 s  5057 img/s");
+  CHECK(dp::epoch_line(epoch, 10, 50) == "Epoch 3: Test: Acc@1 70.000  loss 0.912");
   // A resumed run may only evaluate.
   CHECK(dp::epoch_line({.epoch = 3, .test = epoch.test}, 3) == "Epoch 3: Test: Acc@1 70.000  loss 0.912");
 }
 
 TEST_CASE("the data set's line counts images and classes") {
   CHECK(dp::describe_data(dp::datasets::synthetic({1, 4, 4}, 3, 1200, 60, 1))
-            .starts_with("data: 1,200 training and 60 test images, 3 classes of "));
+            .starts_with("data: 1,200 training and 60 test images\n3 classes of "));
 }
 
 TEST_CASE("a training record names every phase of every replica") {
@@ -98,11 +106,30 @@ TEST_CASE("phases are added up replica by replica") {
   CHECK(sum[0].forward == 0);
   CHECK(sum[1].forward == 1);
   const std::string table = dp::phase_table({"cpu", "cuda:1"}, sum);
-  CHECK(table.find("replica 1 cuda:1") != std::string::npos);
-  CHECK(table.find("1.00") != std::string::npos);
-  CHECK(table.find(" graph") == std::string::npos);
+  CHECK_THAT(table, Catch::StartsWith("seconds     replica 0  replica 1\n                  cpu     cuda:1\n"
+                                      "scatter          0.00       0.00\nforward          0.00       1.00\n"));
+  CHECK(table.find("graph") == std::string::npos);
   sum[1].graph = 0.25;
-  CHECK(dp::phase_table({"cpu", "cuda:1"}, sum).find(" graph") != std::string::npos);
+  CHECK(dp::phase_table({"cpu", "cuda:1"}, sum).find("\ngraph") != std::string::npos);
+}
+
+TEST_CASE("a table of many replicas has blocks that fit the terminal") {
+  const std::vector<dp::PhaseTimes> times(9);
+  for (const int width : {0, 30, 50, 80, 200}) {
+    std::istringstream table(dp::phase_table(std::vector<std::string>(9, "NVIDIA H100 80GB HBM3"), times, width));
+    int blocks = 0;
+    for (std::string line; std::getline(table, line); blocks += line.starts_with("seconds"))
+      CHECK(line.size() <= std::size_t(width == 0 ? 98 : width));
+    CHECK(blocks == (width == 0 ? 2 : (9 + (width - 10) / 11 - 1) / ((width - 10) / 11)));
+  }
+}
+
+TEST_CASE("text is broken at spaces, without its columns") {
+  CHECK(dp::wrapped("one two three\nfour\n", 0) == "one two three\nfour\n");
+  CHECK(dp::wrapped("one two three\nfour\n", 10) == "one two\n  three\nfour\n");
+  CHECK(dp::wrapped("one two three", 8) == "one two\n  three");
+  CHECK(dp::wrapped("one    two three", 8) == "one    two three");
+  CHECK(dp::wrapped("/a/word/that/is/too/wide", 8) == "/a/word/that/is/too/wide");
 }
 
 TEST_CASE("summary.json has exactly its documented keys, in order") {
@@ -118,7 +145,7 @@ TEST_CASE("summary.json has exactly its documented keys, in order") {
             "model",          "dataset",           "engine",       "devices",   "communicator", "communicator_reason",
             "graphs",         "graphs_reason",     "global_batch", "epochs",    "steps",        "skipped_steps",
             "seconds_train",  "images_per_second", "train_loss",   "test_loss", "top1",         "top5",
-            "weights_sha256", "checkpoint",        "interrupted"});
+            "weights_sha256", "checkpoint",        "interrupted",  "end"});
   CHECK(json["engine"] == "dp");
   CHECK(json["devices"].size() == 2);
   CHECK(json["top1"] == 98.25);
@@ -131,7 +158,8 @@ TEST_CASE("the closing text names the run folder and the command that continues 
   CHECK(dp::summary_text(summary).find("run folder runs/x") != std::string::npos);
   CHECK(dp::summary_text(summary).find("Interrupted") == std::string::npos);
   summary.interrupted = true;
-  CHECK(dp::summary_text(summary).find("--resume runs/x") != std::string::npos);
+  CHECK_THAT(dp::summary_text(summary), Catch::EndsWith("continue with --resume runs/x\n"));
+  CHECK_THAT(dp::summary_text(summary, "--cpu 3"), Catch::EndsWith("continue with --resume runs/x --cpu 3\n"));
   CHECK(dp::summary_text(summary).find("Acc@1") == std::string::npos);
 }
 

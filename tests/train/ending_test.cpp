@@ -53,7 +53,11 @@ TEST_CASE("a run without a better evaluation ends once its patience is out, with
   CHECK(evaluations < 9);
   CHECK_FALSE(summary.interrupted);
   CHECK(summary.steps == static_cast<std::int64_t>(evaluations) * kTinyBatches);
+  const std::string end = "early: 2 evaluations without a higher top-1 (--patience)";
   CHECK(nlohmann::json::parse(read_text(temp / "summary.json"))["interrupted"] == false);
+  CHECK(nlohmann::json::parse(read_text(temp / "summary.json"))["end"] == end);
+  CHECK(nlohmann::json::parse(read_text(temp / "env.json"))["parts"][0]["end"] == end);
+  CHECK_THAT(read_text(temp / "report.html"), Catch::Contains(end));
   options.resume = "auto";
   CHECK(evaluated(options, &summary).size() == 1);  // it has ended: only the result is evaluated again
   CHECK(summary.steps == static_cast<std::int64_t>(evaluations) * kTinyBatches);
@@ -84,6 +88,7 @@ TEST_CASE("a callback ends a run after any step, with an evaluation, a checkpoin
   callbacks.on_eval = [&](const EvalReport&) { ++evaluations; };
   const RunSummary summary = tiny_run(options, callbacks);
   CHECK_FALSE(summary.interrupted);
+  CHECK(summary.end == "early: requested by the program");
   CHECK(summary.steps == 10);
   CHECK(evaluations == 2);
   CHECK(summary.top1 >= 0);

@@ -140,6 +140,42 @@ TEST_CASE("several runs are laid side by side, with the options in which they di
   const std::size_t different = page.find("Different"), same = page.find("The same");
   REQUIRE(different < same);
   CHECK_THAT(page.substr(different, same - different), Catch::Contains("<th>lr</th>") && !Catch::Contains("momentum"));
+  // Curves of one run have one colour: the legend shows which one is dashed.
+  CHECK_THAT(page,
+             Catch::Contains("<polyline class=\"l0\" points=\"0,6 24,6\"/></svg> low, train") &&
+                 Catch::Contains("<polyline class=\"l1 dashed\" points=\"0,6 24,6\"/><circle class=\"c1\" cx=\"12\" "
+                                 "cy=\"6\" r=\"3\"/></svg> high, test"));
+  for (const char* run : {"low", "high"})
+    CHECK_THAT(page, Catch::Contains("<summary>Classes and errors of " + std::string(run)));
+}
+
+TEST_CASE("the time spent waiting for data is that of all lines, also where the batch size has changed") {
+  const TemporaryFolder temp;
+  write_text(temp / "metrics.jsonl",
+             "{\"kind\":\"train\",\"step\":1,\"loading_share\":0.5,\"seconds_train\":2}\n"
+             "{\"kind\":\"train\",\"step\":9,\"loading_share\":0.25,\"seconds_train\":6}\n");
+  CHECK(read_run(temp.path()).loading_seconds() == 2);
+}
+
+TEST_CASE("the axis of a constant curve begins at 0 and names values of its size") {
+  const std::string chart = line_chart("Rate", "", {{"rate", {{1, 0.05}, {2, 0.05}, {3, 0.05}}}});
+  for (const char* tick : {">0<", ">0.02<", ">0.04<", ">0.06<"}) CHECK_THAT(chart, Catch::Contains(tick));
+  CHECK_THAT(chart, !Catch::Contains(">-"));
+  CHECK_THAT(line_chart("Waiting", "", {{"", {{1, 0}, {2, 0}}}}), Catch::Contains(">0.8<") && !Catch::Contains("nan"));
+  CHECK_THAT(line_chart("Loss", "", {{"", {{1, -2}, {2, -2}}}}), Catch::Contains(">-2<") && Catch::Contains(">0<"));
+}
+
+TEST_CASE("an option that a resumed run has and the first part had not is shown without quotes") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  run_until(options, 2);
+  options.resume = "auto";
+  options.parallel.clip_grad_norm = 2;
+  options.max_steps = 4;
+  tiny_run(options);
+  CHECK_THAT(read_text(temp / "report.html"), Catch::Contains("resumed at step 2") &&
+                                                  Catch::Contains(", clip-grad-norm none -&gt; 2") &&
+                                                  !Catch::Contains("null"));
 }
 
 TEST_CASE("texts of a run cannot become markup of its page") {

@@ -272,7 +272,7 @@ TEST_CASE("a stop during an evaluation leaves the evaluation to the resumed run"
   CHECK_FALSE(tiny_run(options, callbacks).interrupted);
 }
 
-TEST_CASE("another model, data set, seed or batch is rejected with both values named") {
+TEST_CASE("another model, data set or seed is rejected with both values named") {
   const TemporaryFolder temp;
   run_until(tiny_options(temp / "run"), 2);
   const auto refused = [&](const std::vector<std::string>& fragments, auto change) {
@@ -283,7 +283,6 @@ TEST_CASE("another model, data set, seed or batch is rejected with both values n
   };
   refused({"data set", "digits", "mnist"}, [](TrainerOptions& o) { o.dataset_name = "mnist"; });
   refused({"seed", "42", "43"}, [](TrainerOptions& o) { o.parallel.seed = 43; });
-  refused({"global batch", "48", "50"}, [](TrainerOptions& o) { o.batch_size = 50; });
   refused({"no-shuffle off", "this run uses on"}, [](TrainerOptions& o) { o.shuffle = false; });
   refused({"no-augment off", "this run uses on"}, [](TrainerOptions& o) { o.augment = false; });
   refused({"optimizer sgd", "this run uses adamw"}, [](TrainerOptions& o) { o.optimizer = AdamW{}; });

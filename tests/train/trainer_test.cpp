@@ -101,8 +101,9 @@ TEST_CASE("evaluating a checkpoint gives the run's own result") {
 
 TEST_CASE("the learning rate follows the schedule step by step") {
   std::vector<double> rates;
+  std::vector<std::int64_t> batches;
   TrainerCallbacks callbacks;
-  callbacks.on_step = [&](const StepReport& report) { rates.push_back(report.lr); };
+  callbacks.on_step = [&](const StepReport& report) { rates.push_back(report.lr), batches.push_back(report.batches); };
   TrainerOptions options = tiny_options();
   options.max_steps = 10;  // the cosine schedule ends at step 10
   const RunSummary summary = tiny_run(options, callbacks);
@@ -110,6 +111,7 @@ TEST_CASE("the learning rate follows the schedule step by step") {
   CHECK(summary.epochs == 1);
   CHECK(summary.top5 > 0);  // evaluated at the end
   REQUIRE(rates.size() == 10);
+  CHECK(batches == std::vector<std::int64_t>{7, 7, 7, 7, 7, 7, 7, 3, 3, 3});  // to the end of the run
   for (int step = 0; step < 10; ++step)
     CHECK(rates[static_cast<std::size_t>(step)] == Approx(0.05 * 0.5 * (1 + std::cos(3.14159265358979 * step / 10))));
 }

@@ -79,6 +79,7 @@ struct StepReport {
   double images_per_second = 0;  // since the last report, without the run's first second (or 10 steps)
   double loading_share = 0;      // part of the time since the last report that was spent waiting for data, 0 to 1
   double eta_seconds = 0;        // to the end of the epoch, or to the last step of the run
+  double seconds_train = 0;      // of training so far, in all parts of the run that the folder has
   Stats recent;                  // since the last report
   Stats epoch_so_far;
   std::vector<PhaseTimes> phases;  // per replica, since the last report
@@ -118,10 +119,12 @@ struct RunSummary {
   std::vector<std::string> devices;
   Choice communicator, graphs;
   std::int64_t global_batch = 0, epochs = 0, steps = 0, skipped_steps = 0;
-  double seconds_train = 0, images_per_second = 0;
+  double seconds_train = 0;                                  // in all parts of the run that its folder has
+  double images_per_second = 0;                              // since the run was started or resumed
   double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;  // NaN: not available
   std::string weights_sha256, checkpoint;
   bool interrupted = false;       // a stop was requested before the run was complete
+  std::string end = "complete";   // or "interrupted", or "early: " and the reason
   std::vector<LayerTime> layers;  // with TrainerOptions::profile
   // Not written to the file:
   std::int64_t classes = 0;
@@ -148,8 +151,8 @@ class Trainer {
   ~Trainer();
 
   // Trains; may be called once.
-  // Error(usage) if another run uses the folder, or if the resumed checkpoint has another model, dataset, seed, global
-  // batch, sample order, batch normalisation or number of logical shards.
+  // Error(usage) if another run uses the folder, or if the resumed checkpoint has another model, dataset, seed, sample
+  // order, batch normalisation or number of logical shards, or ends inside a batch of this run.
   // Error(nonfinite) names the last good checkpoint; it is also thrown if every step of an epoch or of the run was
   // skipped.
   // A failed save is reported as a notice; Error(io) if it was the last save.
@@ -176,8 +179,10 @@ struct ConsoleOptions {
   bool progress = true;  // the rewritten line, when stdout is a terminal
 };
 TrainerCallbacks console_callbacks(const ConsoleOptions& options = {});
-void print_summary(const RunSummary& summary);
-// One line: the number of images, of classes, and of images in a class.
+// `devices`: options of the program that choose the devices, such as "--cpu 2". They are part of the command that
+// continues an interrupted run.
+void print_summary(const RunSummary& summary, const std::string& devices = "");
+// Two lines: the number of images; the number of classes, and of images in each. A third one if other files were found.
 std::string describe_data(const DatasetPair& data);
 // Returns one printable line: control characters and bytes that are not UTF-8 are written as \xNN.
 std::string printable(std::string_view text);

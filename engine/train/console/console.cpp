@@ -6,11 +6,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <string>
 
 #include "engine/train/console/console_text.h"
 
 namespace dp {
 namespace {
+
+// Columns of stdout's terminal now, which can be resized; 0: not a terminal.
+Width terminal_width() {
+  winsize size{};
+  return ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
 
 class Console {
  public:
@@ -42,16 +49,11 @@ class Console {
     put(text);
   }
 
-  // Columns now: a terminal can be resized.
-  Width width() const {
-    winsize size{};
-    const bool known = rewrite_ && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0;
-    return known ? size.ws_col : 0;
-  }
+  Width width() const { return rewrite_ ? terminal_width() : 0; }
 
   void progress(const std::string& line, bool last) {
     if (quiet_) return;
-    put(rewrite_ ? "\r" + line + "\x1b[K" : line + "\n");
+    put(rewrite_ ? over_open_line(line) : line + "\n");
     open_line_ = progress_is_open_ = rewrite_;
     if (last) finish_line();
   }
@@ -64,17 +66,17 @@ class Console {
     if (!ends && report.done > 0 && now - worked_ < std::chrono::milliseconds(100)) return;
     worked_ = now;
     if (progress_is_open_) finish_line();
-    put("\r" + (ends ? std::string() : work_line(report, width())) + "\x1b[K");
+    put(over_open_line(ends ? "" : work_line(report, width())));
     open_line_ = !ends;
   }
 
-  void result(const std::string& line) { text(coloured(kBold, line) + "\n"); }
+  void result(const std::string& line) { text(coloured(kBold, wrapped(line, width())) + "\n"); }
 
   void notice(const std::string& message) {
     if (quiet_)
       std::fputs((printable(message) + "\n").c_str(), stderr);
     else
-      text(coloured(kYellow, printable(message)) + "\n");
+      text(coloured(kYellow, wrapped(printable(message), width())) + "\n");
   }
 
  private:
@@ -86,8 +88,18 @@ class Console {
 
   // Ends an open progress line, and erases an open line about other work.
   void finish_line() {
-    if (open_line_) put(progress_is_open_ ? "\n" : "\r\x1b[K");
+    if (open_line_) put(progress_is_open_ ? "\n" : over_open_line(""));
     open_line_ = progress_is_open_ = false;
+    shown_ = 0;
+  }
+
+  // The codes that replace the open line. A terminal that has become narrower shows it in several rows.
+  std::string over_open_line(const std::string& line) {
+    const auto columns = static_cast<std::size_t>(width());
+    const std::size_t rows_above = columns > 0 && shown_ > columns ? (shown_ - 1) / columns : 0;
+    shown_ = line.size();
+    const std::string up = "\x1b[" + std::to_string(rows_above) + "A";
+    return rows_above > 0 ? up + "\r" + line + "\x1b[K\x1b[J" : "\r" + line + "\x1b[K";
   }
 
   static void put(const std::string& text) {
@@ -97,6 +109,7 @@ class Console {
 
   bool quiet_, rewrite_ = false, colours_ = false;
   bool open_line_ = false, progress_is_open_ = false;
+  std::size_t shown_ = 0;       // columns of the open line
   double floor_per_image_ = 0;  // seconds; 0: unknown
   std::chrono::steady_clock::time_point worked_{};
 };
@@ -109,7 +122,7 @@ TrainerCallbacks console_callbacks(const ConsoleOptions& options) {
   const auto classes = std::make_shared<std::int64_t>(0);
   callbacks.on_start = [console, classes](const DataParallel& net, const TrainerOptions& chosen) {
     *classes = net.model().output()[0];
-    console->text(start_table(net, chosen));
+    console->text(wrapped(start_table(net, chosen), console->width()));
     console->start(net, chosen.batch_size);
   };
   callbacks.on_step = [console](const StepReport& report) { console->step(report); };
@@ -117,13 +130,15 @@ TrainerCallbacks console_callbacks(const ConsoleOptions& options) {
   callbacks.on_eval = [console, classes](const EvalReport& report) {
     if (report.alone) console->result(eval_line(report.stats, *classes));
   };
-  callbacks.on_epoch = [console, classes](const EpochReport& report) { console->result(epoch_line(report, *classes)); };
+  callbacks.on_epoch = [console, classes](const EpochReport& report) {
+    console->result(epoch_line(report, *classes, console->width()));
+  };
   callbacks.on_message = [console](const std::string& message) { console->notice(message); };
   return callbacks;
 }
 
-void print_summary(const RunSummary& summary) {
-  std::fputs(summary_text(summary).c_str(), stdout);
+void print_summary(const RunSummary& summary, const std::string& devices) {
+  std::fputs(summary_text(summary, devices, terminal_width()).c_str(), stdout);
   std::fflush(stdout);
 }
 

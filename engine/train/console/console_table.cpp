@@ -13,22 +13,34 @@
 namespace dp {
 namespace {
 
-// A column of the progress line. Those with the highest rank are dropped first.
+// A column of a line. Those with the highest rank are dropped first.
 struct Column {
   int rank;
   std::string text;
+  const char* before = "  ";
 };
 
-std::string fitted(std::vector<Column> columns, Width width) {
-  const auto joined = [&] {
-    std::string line;
-    for (const Column& column : columns) line += (line.empty() ? "" : "  ") + column.text;
-    return line;
-  };
+bool fits(const std::string& line, Width width) { return width == 0 || static_cast<int>(line.size()) < width; }
+
+std::string joined(const std::vector<Column>& columns) {
+  std::string line;
+  for (const Column& column : columns) line += (line.empty() ? "" : column.before) + column.text;
+  return line;
+}
+
+// Without the columns of the highest ranks, down to `least`, that have no room.
+std::vector<Column> without_some(std::vector<Column> columns, Width width, int least) {
   const auto rank_of = [](const Column& column) { return column.rank; };
-  while (width > 0 && columns.size() > 1 && static_cast<int>(joined().size()) >= width)
-    columns.erase(std::ranges::max_element(columns, {}, rank_of));
-  const std::string line = joined();
+  while (columns.size() > 1 && !fits(joined(columns), width)) {
+    const auto last = std::ranges::max_element(columns, {}, rank_of);
+    if (last->rank < least) break;
+    columns.erase(last);
+  }
+  return columns;
+}
+
+std::string fitted(std::vector<Column> columns, Width width) {
+  const std::string line = joined(without_some(std::move(columns), width, 0));
   return width > 0 ? line.substr(0, static_cast<std::size_t>(width - 1)) : line;
 }
 
@@ -46,6 +58,18 @@ std::string bar(std::int64_t done, std::int64_t total) {
   return "[" + cells + "]";
 }
 
+// "Epoch 0 [ 10/391]  0:00:12 left  9843 img/s  floor 71 %  data 2 %  loss 4.52  acc1 2.8", over the epoch so far.
+std::string short_step_line(const StepReport& report, double floor_share, Width width) {
+  std::vector<Column> columns{{0, fmt::format("Epoch {} {}", report.epoch, numbered(report.batch, report.batches))},
+                              {3, duration(report.eta_seconds) + " left"},
+                              {4, fmt::format("{:.0f} img/s", report.images_per_second)}};
+  if (floor_share > 0) columns.push_back({5, fmt::format("floor {:.0f} %", 100 * floor_share)});
+  columns.push_back({6, fmt::format("data {:.0f} %", 100 * report.loading_share)});
+  columns.push_back({1, fmt::format("loss {:.3g}", report.epoch_so_far.loss())});
+  columns.push_back({2, fmt::format("acc1 {:.1f}", report.epoch_so_far.accuracy1())});
+  return fitted(std::move(columns), width);
+}
+
 std::string accuracies(const Stats& stats, std::int64_t classes) {
   std::string text = fmt::format("Acc@1 {:.3f}", stats.accuracy1());
   return classes > 5 ? text + fmt::format(" Acc@5 {:.3f}", stats.accuracy5()) : text;
@@ -56,16 +80,18 @@ std::string accuracies(const Stats& stats, std::int64_t classes) {
 std::string step_line(const StepReport& report, double floor_share, Width width) {
   std::vector<Column> columns{{0, fmt::format("Epoch: [{}]", report.epoch)},
                               {1, numbered(report.batch, report.batches)}};
-  if (width > 0) columns.push_back({9, bar(report.batch + 1, report.batches)});
+  constexpr int kBar = 9, kRate = 8;  // the ranks that are dropped before the line becomes short
+  if (width > 0) columns.push_back({kBar, bar(report.batch + 1, report.batches)});
   columns.push_back({4, "eta: " + duration(report.eta_seconds)});
-  columns.push_back({8, fmt::format("lr: {:.4g}", report.lr)});
+  columns.push_back({kRate, fmt::format("lr: {:.4g}", report.lr)});
   columns.push_back({5, fmt::format("img/s: {:.0f}", report.images_per_second)});
-  if (floor_share > 0) columns.push_back({7, fmt::format("floor: {:.0f} %", 100 * floor_share)});
-  columns.push_back({6, fmt::format("data: {:.0f} %", 100 * report.loading_share)});
+  if (floor_share > 0) columns.push_back({6, fmt::format("floor: {:.0f} %", 100 * floor_share)});
+  columns.push_back({7, fmt::format("data: {:.0f} %", 100 * report.loading_share)});
   columns.push_back({2, fmt::format("loss: {:.3g} ({:.3g})", report.recent.loss(), report.epoch_so_far.loss())});
   columns.push_back(
       {3, fmt::format("acc1: {:.1f} ({:.1f})", report.recent.accuracy1(), report.epoch_so_far.accuracy1())});
-  return fitted(std::move(columns), width);
+  columns = without_some(std::move(columns), width, kRate);
+  return fits(joined(columns), width) ? joined(columns) : short_step_line(report, floor_share, width);
 }
 
 std::string work_line(const WorkReport& report, Width width) {
@@ -79,15 +105,24 @@ std::string eval_line(const Stats& stats, std::int64_t classes) {
   return fmt::format("Test: {}  loss {:.3g}", accuracies(stats, classes), stats.loss());
 }
 
-std::string epoch_line(const EpochReport& report, std::int64_t classes) {
-  std::string line = fmt::format("Epoch {}:", report.epoch);
+std::string epoch_line(const EpochReport& report, std::int64_t classes, Width width) {
+  std::vector<Column> columns;
   const bool trained = report.seconds > 0;  // a resumed run may only evaluate
-  if (trained) line += fmt::format(" train loss {:.3g} ", report.train.loss());
-  if (report.test) line += " " + eval_line(report.test->stats, classes);
-  if (report.average) line += "  EMA " + eval_line(report.average->stats, classes);
-  if (!trained) return line;
-  if (!report.test) line.pop_back();
-  return line + fmt::format("  {:.1f} s  {:.0f} img/s  lr {:.4g}", report.seconds, report.images_per_second, report.lr);
+  if (trained) columns.push_back({4, fmt::format("train loss {:.3g}", report.train.loss())});
+  const auto add_test = [&](const char* name, const Stats& stats, int rank) {
+    columns.push_back({rank, fmt::format("{}Test: Acc@1 {:.3f}", name, stats.accuracy1())});
+    if (classes > 5) columns.push_back({7, fmt::format("Acc@5 {:.3f}", stats.accuracy5()), " "});
+    columns.push_back({rank + 2, fmt::format("loss {:.3g}", stats.loss())});
+  };
+  if (report.test) add_test("", report.test->stats, report.average ? 1 : 0);
+  if (report.average) add_test("EMA ", report.average->stats, 0);
+  if (trained) {
+    columns.push_back({5, fmt::format("{:.1f} s", report.seconds)});
+    columns.push_back({6, fmt::format("{:.0f} img/s", report.images_per_second)});
+    columns.push_back({8, fmt::format("lr {:.4g}", report.lr)});
+  }
+  const std::string epoch = fmt::format("Epoch {}: ", report.epoch);
+  return epoch + fitted(std::move(columns), width > 0 ? std::max(1, width - static_cast<int>(epoch.size())) : 0);
 }
 
 std::string describe_data(const DatasetPair& data) {
@@ -95,7 +130,7 @@ std::string describe_data(const DatasetPair& data) {
   for (std::int64_t i = 0; i < data.train->size(); ++i) ++images.at(static_cast<std::size_t>(data.train->label(i)));
   const auto [least, most] = std::ranges::minmax(images);
   std::string text =
-      fmt::format("data: {} training and {} test images, {} classes of {}{} training images",
+      fmt::format("data: {} training and {} test images\n{} classes of {}{} training images",
                   with_separators(data.train->size()), with_separators(data.test->size()), data.train->classes(),
                   least == most ? "" : with_separators(least) + " to ", with_separators(most));
   std::map<std::string, std::int64_t> counted;
@@ -156,21 +191,29 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
   return out;
 }
 
-std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times) {
+std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times, Width width) {
   if (times.empty()) return "";
   std::vector<Phase> shown = phases();
   std::erase_if(shown, [&](const Phase& phase) {  // only GPUs run steps as graphs
     return phase.seconds == &PhaseTimes::graph &&
            std::ranges::all_of(times, [](const PhaseTimes& each) { return each.graph == 0; });
   });
-  std::string out = fmt::format("{:<18}", "seconds in");
-  for (const Phase& phase : shown) out += fmt::format("{:>10}", phase.name);
-  out += "\n";
-  for (std::size_t replica = 0; replica < times.size(); ++replica) {
-    const std::string device = replica < devices.size() ? devices[replica] : "";
-    out += fmt::format("{:<18}", fmt::format("replica {} {}", replica, device));
-    for (const Phase& phase : shown) out += fmt::format("{:>10.2f}", times[replica].*phase.seconds);
-    out += "\n";
+  constexpr std::size_t kFirst = 10, kColumn = 11;
+  const std::size_t room = width > 0 ? static_cast<std::size_t>(width) : kFirst + 8 * kColumn;
+  const std::size_t most = room > kFirst + kColumn ? (room - kFirst) / kColumn : 1;  // replicas side by side
+  std::string out;
+  for (std::size_t first = 0; first < times.size(); first += most) {
+    const std::size_t end = std::min(first + most, times.size());
+    const auto row = [&](const std::string& name, const std::function<std::string(std::size_t)>& cell) {
+      out += fmt::format("{:<{}}", name, kFirst);
+      for (std::size_t replica = first; replica < end; ++replica) out += fmt::format("{:>{}}", cell(replica), kColumn);
+      out += "\n";
+    };
+    row("seconds", [&](std::size_t replica) { return fmt::format("replica {}", replica); });
+    row("",
+        [&](std::size_t replica) { return replica < devices.size() ? devices[replica].substr(0, kColumn - 1) : ""; });
+    for (const Phase& phase : shown)
+      row(phase.name, [&](std::size_t replica) { return fmt::format("{:.2f}", times[replica].*phase.seconds); });
   }
   return out;
 }
@@ -192,12 +235,29 @@ std::string layer_table(const std::string& device, const std::vector<LayerTime>&
   return out + row(all, floors, "all", "");
 }
 
-std::string summary_text(const RunSummary& summary) {
+std::string wrapped(const std::string& text, Width width) {
+  std::string out;
+  for (std::size_t begin = 0; begin < text.size();) {
+    std::string line = text.substr(begin, text.find('\n', begin) - begin);
+    begin += line.size() + 1;
+    const bool columns = line.find("   ") != std::string::npos;
+    while (!columns && !fits(line, width)) {
+      const std::size_t space = line.find_last_of(' ', static_cast<std::size_t>(width - 1));
+      if (space == std::string::npos || space <= 2) break;
+      out += line.substr(0, space) + "\n";
+      line = "  " + line.substr(space + 1);
+    }
+    out += line + (begin <= text.size() ? "\n" : "");
+  }
+  return out;
+}
+
+std::string summary_text(const RunSummary& summary, const std::string& devices, Width width) {
   std::string out;
   if (!summary.layers.empty())
     out += layer_table(summary.devices.empty() ? "" : summary.devices.front(), summary.layers);
   if (!summary.phases.empty()) {
-    out += phase_table(summary.devices, summary.phases);
+    out += phase_table(summary.devices, summary.phases, width);
     out += fmt::format("Trained to step {} (epoch {}) in {}, {:.0f} img/s, training loss {:.4g}\n", summary.steps,
                        summary.epochs, duration(summary.seconds_train), summary.images_per_second, summary.train_loss);
   }
@@ -211,7 +271,8 @@ std::string summary_text(const RunSummary& summary) {
   if (summary.interrupted)
     out += summary.output_dir.empty()
                ? "Interrupted\n"
-               : fmt::format("Interrupted; continue with --resume {}\n", printable(summary.output_dir));
+               : fmt::format("Interrupted; continue with --resume {}{}{}\n", printable(summary.output_dir),
+                             devices.empty() ? "" : " ", printable(devices));
   return out;
 }
 

@@ -37,6 +37,7 @@ nlohmann::ordered_json to_record(const StepReport& report) {
   json["top5"] = report.recent.accuracy5();
   json["images_per_second"] = report.images_per_second;
   json["loading_share"] = report.loading_share;
+  json["seconds_train"] = report.seconds_train;
   if (report.recent.grad_norm > 0) json["grad_norm"] = report.recent.grad_norm;
   json["skipped"] = report.recent.skipped;
   if (report.recent.loss_scale) json["loss_scale"] = *report.recent.loss_scale;

@@ -110,7 +110,7 @@ void notice_other_devices(const nlohmann::ordered_json& before, const nlohmann::
   if (then.empty() || then == here) return;
   const bool same_bits = now.contains("logical-shards") && !now.at("logical-shards").is_null();
   notice(fmt::format("devices changed from {} to {}{}", then, here,
-                     same_bits ? "" : ": rounding may differ; --logical-shards gives the same bits"));
+                     same_bits ? "" : ": rounding may differ; name the same devices for the same bits"));
 }
 
 std::string to_text(const ChangedOption& change, const std::map<std::string, std::string>& given_by) {

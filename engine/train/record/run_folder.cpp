@@ -158,6 +158,17 @@ std::string RunFolder::config_file(const std::string& text) const {
                                                                                                             : file;
 }
 
+double RunFolder::seconds_train() const {
+  double seconds = 0;
+  std::ifstream in(path_ + "/metrics.jsonl", std::ios::binary);
+  for (std::string line; std::getline(in, line);) {
+    const auto record = nlohmann::json::parse(line, nullptr, false);
+    if (!record.is_object() || !record.contains("seconds_train") || !record["seconds_train"].is_number()) continue;
+    seconds = record["seconds_train"].get<double>();
+  }
+  return seconds;
+}
+
 void RunFolder::append_metrics(const nlohmann::ordered_json& record) {
   std::exception_ptr failure;
   const auto attempt = [&](const auto& write) {

@@ -54,6 +54,7 @@ class RunFolder {
   // Writes a line of metrics.jsonl and of metrics.csv, and an event, without a sync. Error(io)
   void append_metrics(const nlohmann::ordered_json& record);
   EventFile& events() { return events_; }
+  double seconds_train() const;  // of the last line of metrics.jsonl that has it; 0: none
 
  private:
   std::string config_file(const std::string& text) const;

@@ -28,6 +28,7 @@ std::string to_json(const RunSummary& summary) {
   json["weights_sha256"] = summary.weights_sha256;
   json["checkpoint"] = summary.checkpoint;
   json["interrupted"] = summary.interrupted;
+  json["end"] = summary.end;
   for (const LayerTime& layer : summary.layers)
     json["layers"].push_back({{"name", layer.name},
                               {"implementation", layer.implementation},

@@ -43,7 +43,7 @@ double round_step(double range, int count) {
 }
 
 std::string tick_text(double value) {
-  if (std::abs(value) < 1e-12) return "0";
+  if (value == 0) return "0";
   if (std::abs(value) >= 1e4) return fmt::format("{:.3g}k", value / 1000);
   return fmt::format("{:.4g}", value);
 }
@@ -58,21 +58,29 @@ struct Scale {
   }
 };
 
+// The axis of a constant curve begins at 0.
 Scale scale_of(Range range, double begin, double end) {
-  const double large = std::max(1.0, std::abs(range.high));
-  if (range.high - range.low < 1e-9 * large) range.low -= 0.5 * large, range.high += 0.5 * large;
+  if (range.high - range.low <= 1e-9 * std::max(std::abs(range.low), std::abs(range.high))) {
+    range.include(0);
+    if (range.low == 0) range.high = range.high > 0 ? 1.25 * range.high : 1;
+  }
   return {range, begin, end};
 }
 
 std::string ticks(const Scale& x, const Scale& y) {
   std::string out;
   const double x_step = round_step(x.range.high - x.range.low, 5), y_step = round_step(y.range.high - y.range.low, 5);
+  const auto on_axis = [](double number, double step) { return std::abs(number) < 1e-9 * step ? 0 : number; };
   for (double at = std::ceil(y.range.low / y_step) * y_step; at <= y.range.high + 1e-9 * y_step; at += y_step)
     out += fmt::format(
         "<path class=\"grid\" d=\"M{:.1f} {:.1f}H{:.1f}\"/><text x=\"{:.1f}\" y=\"{:.1f}\" class=\"end\">{}</text>",
-        kLeft, y(at), kWidth - kRight, kLeft - 4, y(at) + 4, tick_text(at));
-  for (double at = std::ceil(x.range.low / x_step) * x_step; at <= x.range.high + 1e-9 * x_step; at += x_step)
-    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"middle\">{}</text>", x(at), kHeight - 6, tick_text(at));
+        kLeft, y(at), kWidth - kRight, kLeft - 4, y(at) + 4, tick_text(on_axis(at, y_step)));
+  for (double at = std::ceil(x.range.low / x_step) * x_step; at <= x.range.high + 1e-9 * x_step; at += x_step) {
+    constexpr double kHalfLabel = 14;
+    const bool at_end = x(at) + kHalfLabel > kWidth;
+    out += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" class=\"{}\">{}</text>", at_end ? kWidth : x(at), kHeight - 6,
+                       at_end ? "end" : "middle", tick_text(on_axis(at, x_step)));
+  }
   return out;
 }
 
@@ -88,6 +96,17 @@ std::string drawn(const Series& series, const Scale& x, const Scale& y) {
           color, x(point.x), y(point.y), point.x, point.y);
   }
   return fmt::format("<polyline class=\"l{}{}\" points=\"{}\"/>", color, series.dashed ? " dashed" : "", points) + dots;
+}
+
+// As the curve is drawn: a line, dashed or not, with a dot if its points have dots.
+std::string legend_of(const Series& series) {
+  const int color = series.color % kColors;
+  return fmt::format(
+      "<span><svg class=\"line\" viewBox=\"0 0 24 12\"><polyline class=\"l{}{}\" points=\"0,6 24,6\"/>{}</svg> "
+      "{}</span>",
+      color, series.dashed ? " dashed" : "",
+      series.dots ? fmt::format("<circle class=\"c{}\" cx=\"12\" cy=\"6\" r=\"3\"/>", color) : "",
+      escaped(series.label));
 }
 
 }  // namespace
@@ -123,7 +142,7 @@ std::string line_chart(const std::string& title, const std::string& unit, const 
   std::string legend;
   for (const Series& one : series) {
     for (const Point& point : one.curve) across.include(point.x), up.include(point.y);
-    if (!one.curve.empty()) legend += legend_entry(one.color, one.label);
+    if (!one.curve.empty()) legend += legend_of(one);
   }
   if (across.empty()) return "";
   const Scale x = scale_of(across, kLeft, kWidth - kRight), y = scale_of(up, kHeight - kBottom, kTop);

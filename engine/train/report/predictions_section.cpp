@@ -206,7 +206,15 @@ std::string predictions_section(const std::vector<RunData>& runs) {
     return "<p class=\"soft\">There is no confusion matrix: a run records one for up to 100 classes.</p>\n";
   if (matrices.empty()) return "";
   std::string page = "<h2>Predictions</h2>\n";
-  if (runs.size() > 1) return page + "<div class=\"charts\">\n" + matrices + "</div>\n";
+  if (runs.size() > 1) {
+    page += "<div class=\"charts\">\n" + matrices + "</div>\n";
+    for (const RunData& run : runs)
+      if (run.predictions)
+        page += "<details><summary>Classes and errors of " + escaped(run.name) +
+                "</summary>\n<div class=\"classes\">\n" + class_table(*run.predictions) + "</div>\n" +
+                wrong_images(*run.predictions) + "</details>\n";
+    return page;
+  }
   const Predictions& found = runs.front().predictions->predictions;
   page += fmt::format("<p class=\"soft\">{} at step {}, {} test images.</p>\n",
                       found.average ? "The moving average of the weights" : "The weights", found.step, found.samples);

@@ -28,7 +28,7 @@ h1{font-size:1.35rem;margin:.2rem 0}h2{font-size:1.1rem;margin:2rem 0 .5rem}h3{f
 figure{margin:0}figure>svg{width:100%;display:block}
 svg text{font-size:11px;fill:var(--soft)}.end{text-anchor:end}.middle{text-anchor:middle}.grid{stroke:var(--line);stroke-width:1}
 polyline{fill:none;stroke-width:1.6;stroke-linejoin:round}
-.legend{display:flex;flex-wrap:wrap;gap:.1rem 1rem;font-size:.85rem;color:var(--soft);margin:.2rem 0}.legend svg{width:.75rem;height:.75rem;display:inline-block}
+.legend{display:flex;flex-wrap:wrap;gap:.1rem 1rem;font-size:.85rem;color:var(--soft);margin:.2rem 0}.legend svg{width:.75rem;height:.75rem;display:inline-block}.legend svg.line{width:1.5rem}
 .wide{overflow-x:auto}.wide th{white-space:nowrap;overflow-wrap:normal}.dashed{stroke-dasharray:5 3}table{border-collapse:collapse;font-size:.85rem}th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 .frame{fill:none;stroke:var(--line)}.counts text{font-size:inherit}.on{fill:var(--back)}.off{fill:var(--ink)}
 .classes{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22rem),1fr));gap:1.5rem;align-items:start}.classes figure{max-width:34rem}.classes th{overflow-wrap:normal}.classes th,.classes td{padding:.25rem .35rem}
@@ -151,6 +151,7 @@ std::string results(const std::vector<RunData>& runs) {
   rows += row("steps", of_summary("steps", "{:.0f}"), true);
   rows += row("images/s", of_summary("images_per_second", "{:.0f}"), true);
   rows += row("training time (s)", of_summary("seconds_train", "{:.1f}"), true);
+  rows += row("end", cells_of(runs, [](const RunData& run) { return run.end(); }), false);
   return "<h2>Results</h2>\n" + table(runs, rows);
 }
 
@@ -211,6 +212,11 @@ std::string joined(const nlohmann::ordered_json& texts, const char* between) {
   return out;
 }
 
+std::string value_text(const nlohmann::json& value) {
+  if (value.is_null()) return "none";
+  return value.is_string() ? value.get<std::string>() : value.dump();
+}
+
 std::string history(const RunData& run) {
   std::string text;
   for (const nlohmann::ordered_json& part : run.parts) {
@@ -225,8 +231,9 @@ std::string history(const RunData& run) {
   for (const nlohmann::json& line : run.resumptions) {
     text += fmt::format("resumed at step {}", line.value("step", std::int64_t{0}));
     for (const auto& change : line.value("changes", nlohmann::json::array()))
-      text += fmt::format(", {} {} -> {}", change.value("option", ""), change.value("before", nlohmann::json()).dump(),
-                          change.value("now", nlohmann::json()).dump());
+      text +=
+          fmt::format(", {} {} -> {}", change.value("option", ""), value_text(change.value("before", nlohmann::json())),
+                      value_text(change.value("now", nlohmann::json())));
     text += "\n";
   }
   std::string lines;  // keeps the line ends, which escaped() leaves out

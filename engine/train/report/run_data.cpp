@@ -95,6 +95,8 @@ std::string latest_config(const std::string& folder) {
 
 }  // namespace
 
+std::string RunData::end() const { return summary.is_object() ? summary.value("end", "-") : "-"; }
+
 std::string RunData::option(const std::string& wanted) const {
   const auto at =
       std::find_if(options.begin(), options.end(), [&](const auto& option) { return option.first == wanted; });
@@ -124,24 +126,13 @@ std::vector<std::vector<std::pair<std::string, double>>> RunData::phases() const
 }
 
 double RunData::loading_seconds() const {
-  const Curve &steps = curve("step"), &rates = curve("images_per_second"), &shares = curve("loading_share");
+  const Curve &times = curve("seconds_train"), &shares = curve("loading_share");
   double seconds = 0, before = 0;
-  // A run resumed in another folder begins at the step of the checkpoint.
-  if (!resumptions.empty() && !steps.empty()) {
-    const double resumed = number(resumptions.front(), "step");
-    if (steps.front().x > resumed) before = resumed;
-  }
-  const std::string batch = option("batch-size");
-  auto rate = rates.begin(), share = shares.begin();
-  for (const auto& [step, same] : steps) {
-    const auto at_step = [step = step](const Curve& curve, Curve::const_iterator& at) {
-      while (at != curve.end() && at->x < step) ++at;
-      return at != curve.end() && at->x == step ? at->y : 0;
-    };
-    const double images = at_step(rates, rate), waited = at_step(shares, share);
-    if (!batch.empty() && images > 0 && waited > 0 && step > before)
-      seconds += waited * (step - before) * std::strtod(batch.c_str(), nullptr) / images;
-    before = step;
+  auto share = shares.begin();
+  for (const auto& [step, time] : times) {
+    while (share != shares.end() && share->x < step) ++share;
+    if (share != shares.end() && share->x == step) seconds += share->y * std::max(0.0, time - before);
+    before = time;
   }
   return seconds;
 }
@@ -173,7 +164,7 @@ RunData read_run(const std::string& folder) {
   if (!run.summary.is_object())
     run.summary = nullptr;
   else
-    keep_typed<Json>(run.summary, {{"interrupted", &Json::is_boolean}});
+    keep_typed<Json>(run.summary, {{"interrupted", &Json::is_boolean}, {"end", &Json::is_string}});
   run.parts = read_parts(text_of(folder + "/env.json"));
   run.options = read_options(text_of(latest_config(folder)));
   run.predictions = read_predictions(folder + "/predictions.json");

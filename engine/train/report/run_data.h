@@ -29,6 +29,7 @@ struct RunData {
   std::vector<std::vector<std::pair<std::string, double>>> phase_sums;
   std::optional<PredictionsRecord> predictions;  // of the last evaluation that was recorded
 
+  std::string end() const;                            // of the summary; "-": none
   std::string option(const std::string& name) const;  // empty: not recorded
   const Curve& curve(const char* field) const;        // of the training lines; may be empty
   // Of the evaluations of the weights, or of their average.

@@ -38,7 +38,7 @@ TEST_CASE("a newcomer's hour: every command works from what the one before has p
                      "-b",
                      "16",
                      "--cpu",
-                     "2",
+                     "1",
                      "--epochs",
                      "4",
                      "-p",
@@ -67,13 +67,13 @@ TEST_CASE("a newcomer's hour: every command works from what the one before has p
   ::kill(program.id(), SIGINT);
   const Outcome interrupted = program.wait();
   CHECK(interrupted.code == 130);
-  CHECK_THAT(interrupted.out, Catch::Contains("continue with --resume mine\n"));
-  succeeds({"--resume", "mine"});
+  CHECK_THAT(interrupted.out, Catch::Contains("continue with --resume mine --cpu 1\n"));
+  succeeds({"--resume", "mine", "--cpu", "1"});
   CHECK(weights_of(temp / "mine") == weights_of(temp / "whole"));
 
   CHECK_THAT(succeeds({"--resume", "mine", "--epochs", "5", "--lr", "0.001"}),
              Catch::Contains("lr 0.002 -> 0.001 (command line)"));
-  succeeds({"--config", "whole/config.toml", "--cpu", "2", "--output-dir", "again"});
+  succeeds({"--config", "whole/config.toml", "--cpu", "1", "--output-dir", "again"});
   CHECK(weights_of(temp / "again") == weights_of(temp / "whole"));
 
   CHECK_THAT(succeeds({"report", "whole", "mine", "-o", "both.html"}), Catch::Contains("both.html"));

@@ -30,12 +30,13 @@ class Tmux {
   std::string call(const std::string& command) const {
     return Program({}, folder_, {}, {"/bin/sh", "-c", "exec tmux -S socket " + command}).wait().out;
   }
-  // The screen's lines, once `shows` holds; at most 40 s.
-  std::vector<std::string> screen(const std::function<bool(const std::vector<std::string>&)>& shows) const {
+  // The screen's lines, once `shows` holds; at most 40 s. `history`: also the lines above the screen.
+  std::vector<std::string> screen(const std::function<bool(const std::vector<std::string>&)>& shows,
+                                  bool history = false) const {
     std::vector<std::string> lines;
     for (int look = 0; look < 400; ++look) {
       lines.clear();
-      std::istringstream text(call("capture-pane -p"));
+      std::istringstream text(call(std::string("capture-pane -p") + (history ? " -S -" : "")));
       for (std::string line; std::getline(text, line);)
         if (!line.empty()) lines.push_back(line);
       if (!lines.empty() && shows(lines)) return lines;
@@ -56,31 +57,37 @@ TEST_CASE("in tmux the progress line is one line at 80x24 and at 50x20, and an i
   const TemporaryFolder temp;
   const Tmux tmux(temp.path(), "--dataset digits --cpu 1 -b 16 -p 1 --output-dir run");
   const auto step = [](const std::vector<std::string>& lines) {
-    return lines.back().starts_with("Epoch: [0]  [") && !has(lines.back(), "  [   0/");
+    return lines.back().starts_with("Epoch 0 [") && !has(lines.back(), " [   0/");
+  };
+  const auto progress_lines = [](const std::vector<std::string>& lines) {
+    return std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("Epoch"); });
   };
   const std::vector<std::string> wide = tmux.screen(step);
-  CHECK(std::count_if(wide.begin(), wide.end(), [](const auto& line) { return line.starts_with("Epoch: ["); }) == 1);
-  CHECK(has(wide.back(), "eta: "));
-  CHECK(has(wide.back(), "acc1: "));
+  CHECK(progress_lines(wide) == 1);
+  for (const char* column : {" left  ", " img/s  ", "floor ", "loss ", "acc1 "}) CHECK(has(wide.back(), column));
   CHECK(wide.back().size() < 80);
   for (const std::string& line : wide) CHECK(!has(line, "Planning"));
 
   tmux.call("resize-window -x 50 -y 20");
   const std::vector<std::string> narrow =
-      tmux.screen([&](const std::vector<std::string>& lines) { return step(lines) && !has(lines.back(), "eta: "); });
-  CHECK(has(narrow.back(), "loss: "));
+      tmux.screen([&](const std::vector<std::string>& lines) { return step(lines) && !has(lines.back(), " left"); });
+  CHECK(progress_lines(narrow) == 1);  // the wide line, now in two rows, is gone
+  CHECK(has(narrow.back(), "loss "));
   CHECK(narrow.back().size() < 50);
   CHECK(narrow.size() <= 20);
 
   tmux.call("send-keys C-c");
-  const std::vector<std::string> ended = tmux.screen([](const std::vector<std::string>& lines) {
+  const auto has_ended = [](const std::vector<std::string>& lines) {
     return std::any_of(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("Interrupted"); });
-  });
+  };
+  const std::vector<std::string> ended = tmux.screen(has_ended, /*history=*/true);
   const auto begins = [&](const char* text) {
     return std::count_if(ended.begin(), ended.end(), [&](const auto& line) { return line.starts_with(text); });
   };
   CHECK(begins("dp_train: stopping after a checkpoint is written") == 1);
   CHECK(begins("Interrupted") == 1);
+  CHECK(begins("seconds     replica 0") == 1);
+  CHECK(begins("forward ") == 1);
 }
 
 }  // namespace
