@@ -40,7 +40,7 @@ constexpr int kAny = CLI::detail::expected_max_vector_size;
 void set_count(CLI::Option& option, Count count) {
   switch (count) {
     case Count::one: option.expected(1)->take_last(); break;  // refuse_repeats() refuses a second one
-    case Count::two: option.expected(2)->take_all(); break;
+    case Count::two: option.expected(2)->delimiter(',')->take_all(); break;
     case Count::list: option.expected(1, kAny)->allow_extra_args()->delimiter(',')->take_all(); break;
     case Count::repeated: option.expected(1, kAny)->allow_extra_args(false)->take_all(); break;
   }
@@ -52,6 +52,25 @@ void refuse_repeats(const CLI::App& app) {
     if (option->get_items_expected_max() <= 1 && option->count() > 1)
       usage(option->get_name() + " is given " + std::to_string(option->count()) + " times; give it once");
   for (const CLI::App* command : app.get_subcommands()) refuse_repeats(*command);
+}
+
+void add_long_names(const CLI::App& app, std::vector<std::string>& names) {
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames())
+      if (!option->get_group().empty()) names.push_back("--" + name);
+  for (const CLI::App* command : app.get_subcommands({})) add_long_names(*command, names);
+}
+
+// "-epochs": CLI11 would read it as the short options of its letters.
+void refuse_single_dashes(const CLI::App& app, const std::vector<std::string>& words) {
+  std::vector<std::string> names;
+  add_long_names(app, names);
+  for (const std::string& word : words) {
+    const std::string name = "-" + word.substr(0, word.find('='));
+    const bool single = word.size() > 2 && word[0] == '-' && word[1] != '-';
+    if (single && std::ranges::find(names, name) != names.end())
+      usage(name.substr(1) + " is not an option; did you mean " + name + "?");
+  }
 }
 
 // CLI11 would take the next argument as the value of "--option=".
@@ -70,13 +89,6 @@ std::vector<std::string> words_of(int argc, const char* const* argv) {
       std::replace(word.begin(), end, '_', '-');
     }
   return words;
-}
-
-void add_long_names(const CLI::App& app, std::vector<std::string>& names) {
-  for (const CLI::Option* option : app.get_options())
-    for (const std::string& name : option->get_lnames())
-      if (!option->get_group().empty()) names.push_back("--" + name);
-  for (const CLI::App* command : app.get_subcommands({})) add_long_names(*command, names);
 }
 
 // Throws an error about the first unknown word that looks like an option, or else about the first unknown word.
@@ -137,7 +149,8 @@ CLI::Validator accepts(const dp::Accepts& accepts) {
   return CLI::Validator(
       [accepts](std::string& text) -> std::string {
         try {
-          dp::parse_option(accepts, {text});
+          const dp::OptionValue value = dp::parse_option(accepts, {text});
+          if (accepts.kind == Kind::text) text = dp::to_text(value);  // without capitals
           return "";
         } catch (const dp::Error& error) {
           return error.what();
@@ -150,6 +163,7 @@ bool parse(CLI::App& app, int argc, const char* const* argv, const std::map<std:
   const std::string hint = app.get_name() + " --help lists the options";
   std::vector<std::string> words = words_of(argc, argv);
   refuse_missing_values(words, hint);
+  refuse_single_dashes(app, words);
   app.add_flag_callback("--help-page",
                         [&app] {
                           std::cout << reference_page(app);
@@ -168,6 +182,7 @@ bool parse(CLI::App& app, int argc, const char* const* argv, const std::map<std:
     const std::string text = error.what(), name = text.substr(0, text.find(':'));
     usage(text.ends_with(" missing") ? name + " requires a value; " + hint : text + "; " + hint);
   } catch (const CLI::RequiredError& error) {
+    if (const auto rest = app.remaining(true); !rest.empty()) refuse_unknown(app, rest, elsewhere, hint);
     refuse_missing_argument(app);
     usage(std::string(error.what()) + "; " + hint);
   } catch (const CLI::ParseError& error) {

@@ -35,6 +35,14 @@ const std::vector<std::string>* choices_of(const CLI::Option& option, const Choi
   return nullptr;
 }
 
+// Of an argument of a subcommand: those of "fetch dataset", or else of "dataset".
+const std::vector<std::string>* choices_of_argument(const CLI::App& command, const CLI::Option& option,
+                                                    const Choices& choices) {
+  for (const std::string& name : {command.get_name() + " " + option.get_name(true), option.get_name(true)})
+    if (const auto at = choices.find(name); at != choices.end()) return &at->second;
+  return nullptr;
+}
+
 // In single quotes of a shell.
 std::string quoted(const std::string& text) {
   std::string out = "'";
@@ -54,8 +62,8 @@ std::string bash_case(const CLI::App& command, const Choices& choices) {
   for (const CLI::Option* const option : shown_options(command)) {
     const std::vector<std::string> names = names_of(*option);
     options.insert(options.end(), names.begin(), names.end());
-    const auto of_argument = choices.find(option->get_name(true));
-    if (names.empty() && of_argument != choices.end()) values = of_argument->second;
+    const auto* const of_argument = choices_of_argument(command, *option, choices);
+    if (names.empty() && of_argument != nullptr) values = *of_argument;
   }
   return "    " + command.get_name() + ") words=" + quoted(joined(values, " ")) +
          (command.get_fallthrough() ? "" : " options=" + quoted(joined(options, " "))) + "; break ;;\n";
@@ -79,7 +87,8 @@ std::string bash(const CLI::App& app, const Choices& choices) {
   return "# Completion of " + app.get_name() + " for bash: source this file.\n" + function + "() {\n" +
          "  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} command\n" +
          "  local options=" + quoted(all) + "\n  local words=" + quoted(joined(subcommands_of(app), " ")) + "\n" +
-         "  COMPREPLY=()\n  case $before in\n" + of_options + "  esac\n" +
+         "  COMPREPLY=()\n  [[ $word != = ]] || word=\n  [[ $before != = ]] || before=${COMP_WORDS[COMP_CWORD - 2]}\n" +
+         "  case $before in\n" + of_options + "  esac\n" +
          "  for command in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do case $command in\n" + of_commands +
          "  esac; done\n" +
          "  [[ $word != -* ]] || words=$options\n  COMPREPLY=($(compgen -W \"$words\" -- \"$word\"))\n}\n" +
@@ -115,12 +124,12 @@ std::string zsh(const CLI::App& app, const Choices& choices) {
 std::string fish_options(const CLI::App& app, const Choices& choices, const std::string& command) {
   std::string script;
   for (const CLI::Option* const option : shown_options(app)) {
-    const auto of_argument = choices.find(option->get_name(true));
-    if (names_of(*option).empty() && of_argument == choices.end()) continue;
+    const auto* const of_argument = choices_of_argument(app, *option, choices);
+    if (names_of(*option).empty() && of_argument == nullptr) continue;
     script += command;
     for (const std::string& name : option->get_snames()) script += " -s " + name;
     for (const std::string& name : option->get_lnames()) script += " -l " + name;
-    const auto* const values = names_of(*option).empty() ? &of_argument->second : choices_of(*option, choices);
+    const auto* const values = names_of(*option).empty() ? of_argument : choices_of(*option, choices);
     if (values)
       script += " -xa " + quoted(joined(*values, " "));
     else if (takes_value(*option))

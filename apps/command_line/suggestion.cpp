@@ -31,27 +31,38 @@ std::set<std::string> parts_of(const std::string& name) {
   return parts;
 }
 
-// Whether one has all words of the other: "--ema" and "--model-ema", "--max-epochs" and "--epochs".
-bool is_part(const std::set<std::string>& a, const std::set<std::string>& b) {
-  return std::ranges::includes(a, b) || std::ranges::includes(b, a);
+// Words that other programs put before the name of an option.
+const std::set<std::string> kFillers{"enable", "max",   "n",        "num",  "number",
+                                     "total",  "train", "training", "type", "use"};
+
+// Whether an option has all words of another program's, but for fillers: "--model-ema" those of "--ema", "--epochs"
+// those of "--max-epochs".
+bool has_words_of(const std::set<std::string>& option, const std::set<std::string>& word) {
+  if (option.contains("no") != word.contains("no")) return false;
+  if (std::ranges::includes(option, word)) return true;
+  return std::ranges::all_of(
+             word, [&](const std::string& part) { return option.contains(part) || kFillers.contains(part); }) &&
+         std::ranges::includes(word, option);
 }
 
 }  // namespace
 
 std::string closest(const std::string& word, const std::vector<std::string>& names) {
   std::string best;
-  std::size_t least = std::max<std::size_t>(1, word.size() / 3) + 1;
+  const std::size_t letters = word.size() - std::min(word.find_first_not_of('-'), word.size());
+  std::size_t least = std::max<std::size_t>(1, letters / 4) + 1;
   for (const std::string& name : names) {
+    if (word.starts_with("--no-") != name.starts_with("--no-") && word.starts_with("--")) continue;  // the opposite
     const bool longer_form = word.size() >= 3 && name.starts_with(word);  // --label for --label-smoothing
     const std::size_t changes = longer_form ? 1 : distance(word, name);
     if (changes < least) least = changes, best = name;
   }
-  const std::size_t typing_errors = std::max<std::size_t>(1, word.size() / 5);
-  if (least <= typing_errors || !word.starts_with("--")) return best;
-  std::size_t fewest = 0;  // words of the options that share all of theirs with this one
+  if (!best.empty() || !word.starts_with("--")) return best;
+  std::size_t fewest = 0;  // words of the shortest option
   for (const std::string& name : names) {
     const std::set<std::string> parts = parts_of(name);
-    if (is_part(parts, parts_of(word)) && (fewest == 0 || parts.size() < fewest)) fewest = parts.size(), best = name;
+    if (has_words_of(parts, parts_of(word)) && (fewest == 0 || parts.size() < fewest))
+      fewest = parts.size(), best = name;
   }
   return best;
 }

@@ -120,7 +120,8 @@ Report step_report(const StepResult& result) {
   const StepOptions& o = result.options;
   Report report{"step", "", {}, {}};
   const std::string where =
-      o.gpus.empty() ? std::to_string(o.replicas) + " CPU replicas, " + std::to_string(o.threads) + " threads in total"
+      o.gpus.empty() ? std::to_string(o.replicas) + (o.replicas == 1 ? " CPU replica, " : " CPU replicas, ") +
+                           std::to_string(o.threads) + (o.threads == 1 ? " thread" : " threads") + " in total"
                      : "GPUs " + o.gpus;
   report.title = o.network.model + " on " + shape_text(o.network.input, "x") + ", " +
                  std::to_string(o.network.classes) + " classes, batch " + std::to_string(o.run.batch_size) + ", " +

@@ -55,8 +55,7 @@ void choose_devices(std::string& gpus, int& count, std::size_t least) {
   std::vector<int> ids;
   if (!gpus.empty()) {
     const dp::DeviceProbe probe = dp::probe_devices(dp::DeviceKind::cuda);
-    if (probe.count == 0)
-      throw dp::Error(dp::ErrorCode::device, "--gpus: no usable GPU: " + probe.reason + "; use --cpu N");
+    if (probe.count == 0) throw dp::Error(dp::ErrorCode::device, "no usable GPU: " + probe.reason + "; use --cpu N");
     ids = dp::parse_gpu_list(gpus, probe.count);
   } else if (count == 0) {
     ids = usable_gpus();

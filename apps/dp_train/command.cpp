@@ -4,6 +4,7 @@
 #include <dp/error.h>
 #include <dp/models.h>
 #include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
@@ -182,16 +183,33 @@ Command completed(const Command& command, const std::vector<dp::RecordedOption>&
 
 // Answers to options of other programs that have no spelling here.
 const std::map<std::string, std::string>& other_programs_options() {
-  static const std::map<std::string, std::string> answers{{"--checkpoint", "did you mean --resume?"},
-                                                          {"--device", "did you mean --gpus or --cpu?"},
-                                                          {"--dropout", "the network sets its dropout"},
-                                                          {"--drop-rate", "the network sets its dropout"},
-                                                          {"--fp16", "did you mean --amp?"},
-                                                          {"--mixed-precision", "did you mean --amp?"},
-                                                          {"--no-cuda", "did you mean --cpu?"},
-                                                          {"--pretrained", "did you mean --init?"},
-                                                          {"--nproc-per-node", "did you mean --num-gpus?"},
-                                                          {"--world-size", "did you mean --num-gpus?"}};
+  static const std::map<std::string, std::string> answers = [] {
+    std::map<std::string, std::string> all{{"--dropout", "the network sets its dropout"},
+                                           {"--drop-rate", "the network sets its dropout"},
+                                           {"--auto-augment", "the data set sets its augmentation"},
+                                           {"--no-amp", "without --amp, training is in float32"}};
+    for (const auto& [ours, theirs] : std::vector<std::pair<std::string, std::vector<std::string>>>{
+             {"--amp", {"--bf16", "--fp16", "--half", "--mixed-precision", "--precision"}},
+             {"--batch-size", {"--bs"}},
+             {"--clip-grad-norm", {"--gradient-clip-val", "--max-grad-norm"}},
+             {"--cpu", {"--no-cuda", "--use-cpu"}},
+             {"--dry-run", {"--fast-dev-run"}},
+             {"--eval-every", {"--check-val-every-n-epoch", "--eval-freq", "--eval-steps", "--val-freq"}},
+             {"--experiment", {"--exp-name", "--name", "--run-name"}},
+             {"--gpus or --cpu", {"--accelerator", "--cuda", "--device", "--devices", "--use-cuda"}},
+             {"--init", {"--pretrained", "--weights"}},
+             {"--lr-gamma", {"--decay-rate", "--lr-decay"}},
+             {"--lr-milestones or --lr-step-size", {"--decay-epochs", "--decay-milestones", "--lr-steps"}},
+             {"--lr-warmup-epochs", {"--warmup", "--warmup-ratio", "--warmup-steps"}},
+             {"--max-steps", {"--limit-train-batches", "--num-steps"}},
+             {"--num-gpus", {"--nproc-per-node", "--world-size"}},
+             {"--output-dir", {"--log-dir", "--save-dir"}},
+             {"--patience", {"--early-stopping"}},
+             {"--print-freq", {"--log-every-n-steps", "--logging-steps"}},
+             {"--resume", {"--checkpoint", "--ckpt-path", "--resume-from-checkpoint"}}})
+      for (const std::string& name : theirs) all[name] = "did you mean " + ours + "?";
+    return all;
+  }();
   return answers;
 }
 
@@ -201,7 +219,22 @@ command_line::Choices choices() {
   for (const Row& row : command_table().rows()) choices[row.name] = row.accepts.names;
   for (const dp::models::Entry& entry : dp::models::registry()) choices["model"].push_back(entry.name);
   for (const dp::datasets::Entry& entry : dp::datasets::registry()) choices["dataset"].push_back(entry.name);
+  for (const Source& source : sources()) choices["fetch dataset"].push_back(source.dataset);
   return choices;
+}
+
+bool same_but_for_capitals(const std::string& a, const std::string& b) {
+  const auto lower = [](unsigned char c) { return std::tolower(c); };
+  return std::ranges::equal(a, b, {}, lower, lower);
+}
+
+// Gives a model or data set in capitals ("ResNet18") the name in the registry.
+template <typename Entries>
+void use_registered_name(Values& given, const char* option, const Entries& registry) {
+  const auto value = given.find(option);
+  if (value == given.end()) return;
+  for (const auto& entry : registry)
+    if (same_but_for_capitals(entry.name, dp::to_text(value->second))) value->second = entry.name;
 }
 
 // An option before the name of a subcommand is read as one of a run.
@@ -261,6 +294,8 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
       ->required()
       ->check(command_line::accepts(dp::accepts::one_of(kShells)));
   if (!command_line::parse(app, argc, argv, other_programs_options())) return std::nullopt;
+  use_registered_name(command.given, "model", dp::models::registry());
+  use_registered_name(command.given, "dataset", dp::datasets::registry());
   if (command.selftest) refuse_others(command, "selftest", kSelftestOptions);
   if (!command.fetch.empty()) refuse_others(command, "fetch", kFetchOptions);
   if (!shell.empty()) {

@@ -29,9 +29,10 @@ dp::Shape parse_input(const std::string& text) {
 
 void check_belongs(const Command& command, const std::string& dataset) {
   if (dataset == "synthetic") return;
-  for (const auto& [flag, given] : {std::pair("--input", command.input.has_value()),
-                                    {"--classes", command.classes.has_value()},
-                                    {"--images", command.images.has_value()}})
+  for (const auto& [flag, given] :
+       {std::pair("--input", command.input.has_value()),
+        {"--classes", command.classes && *command.classes != dp::datasets::find(dataset).classes},
+        {"--images", command.images.has_value()}})
     if (given) usage(std::string(flag) + " requires --dataset synthetic, but the data set is " + dataset);
 }
 

@@ -79,14 +79,14 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
     if (leads) dp::save_config(*command.save_config, command.model, options);
     return code_of(signals);
   }
-  if (leads && !devices.notice.empty() && !command.quiet) std::printf("%s\n", dp::printable(devices.notice).c_str());
-
   std::optional<dp::TrainerCallbacks> console =
       dp::console_callbacks({.quiet = command.quiet || command.print_plan || !leads, .progress = !command.no_progress});
+  const bool prints = leads && !command.quiet && !command.print_plan;
+  if (prints && !devices.notice.empty()) console->on_message(devices.notice);
   console->on_work({"Reading images"});
   const dp::DatasetPair data = open_images(command, options.dataset_name);
   console->on_work({"Reading images", 1, 1});
-  if (leads && !command.quiet && !command.print_plan) std::printf("%s\n", dp::describe_data(data).c_str());
+  if (prints) std::printf("%s\n", dp::describe_data(data).c_str());
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
   const OutputFolder folder = leads ? output_folder(command) : OutputFolder("");
   options.output_dir = folder.path();

@@ -22,8 +22,8 @@ Signals signals;
 std::atomic<int> ticks{0};  // counted by watch() since the first signal
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
-void print(std::string_view text) {
-  [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text.data(), text.size());
+void print(std::string_view text, int to = STDERR_FILENO) {
+  [[maybe_unused]] const auto written = ::write(to, text.data(), text.size());
 }
 
 bool from_launcher(const siginfo_t& info) {
@@ -40,7 +40,8 @@ void on_signal(int number, siginfo_t* info, void*) {
   signals.received.store(number);
   if (!signals.announces.load()) return;
   // On a terminal the progress line is open, and the terminal shows ^C in it.
-  if (::isatty(STDERR_FILENO) == 1) print("\n");
+  const int terminal = ::isatty(STDERR_FILENO) == 1 ? STDERR_FILENO : STDOUT_FILENO;  // a rank's stderr is a pipe
+  if (::isatty(terminal) == 1) print("\n", terminal);
   print(signals.unsaved.load() ? "dp_train: stopping after a checkpoint is written; a second signal exits at once\n"
                                : "dp_train: stopping\n");
 }

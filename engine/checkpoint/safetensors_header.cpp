@@ -116,10 +116,10 @@ SafetensorsHeader read_safetensors_header(ByteSource& source) {
   source.read(0, std::as_writable_bytes(std::span(&length, 1)));
   if (length > std::min(kLongestHeader, size - 8))
     throw_data(source.name(),
-               fmt::format("it is {}: as safetensors, its header would have {} bytes, but at most {} are possible{}",
-                           kind.empty() ? "truncated, or not a safetensors file" : kind, length,
-                           std::min(kLongestHeader, size - 8),
-                           kind.empty() ? "" : "; safetensors.torch.save_file writes weights files"));
+               kind.empty() ? fmt::format("it is truncated, or not a safetensors file: its header would {}",
+                                          length > size - 8 ? "end after the file"
+                                                            : fmt::format("have more than {} bytes", kLongestHeader))
+                            : "it is " + kind + "; safetensors.torch.save_file writes weights files");
   std::string json(length, '\0');
   source.read(8, std::as_writable_bytes(std::span(json)));
   SafetensorsHeader header = parse_safetensors_header(json, size - 8 - length, source.name());

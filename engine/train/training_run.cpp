@@ -92,6 +92,9 @@ RunSummary TrainingRun::execute() {
 
 void TrainingRun::train() {
   interrupted_ = stop_.asked_now();  // planning may have taken long
+  if (finished() && !interrupted_)
+    notice(fmt::format("nothing is left to train: the run is at step {}, epoch {} of {}", state_.step, state_.epoch,
+                       options_.epochs));
   while (!finished() && !interrupted_) {
     train_epoch();
     if (!alone_ && !stopped() && group() != nullptr && options_.finish != nullptr) ended_ = finish_.asked_now();
@@ -117,7 +120,8 @@ std::string TrainingRun::end() const {
   if (interrupted_) return "interrupted";
   if (state_.epoch >= options_.epochs || out_of_steps()) return "complete";
   if (out_of_patience())
-    return fmt::format("early: {} evaluations without a higher top-1 (--patience)", state_.since_best);
+    return fmt::format("early: {} evaluation{} without a higher top-1 (--patience)", state_.since_best,
+                       state_.since_best == 1 ? "" : "s");
   return "early: requested by the program";
 }
 

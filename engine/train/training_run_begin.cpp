@@ -116,7 +116,13 @@ void TrainingRun::continue_from(Resumed& resumed) {
   std::vector<ChangedOption> changes;
   if (before.is_object()) changes = changed_options(before, config_);
   for (const ChangedOption& change : changes) notice(to_text(change, options_.given_by));
-  if (before.is_object()) notice_other_devices(before, config_, [this](const std::string& text) { notice(text); });
+  if (const auto devices = changed_devices(before, config_)) {
+    const bool same_bits = options_.parallel.logical_shards > 0;
+    notice(fmt::format("devices changed from {} to {}{}", devices->before.get<std::string>(),
+                       devices->now.get<std::string>(),
+                       same_bits ? "" : ": rounding may differ; name the same devices for the same bits"));
+    changes.push_back(*devices);
+  }
   resumption_ = to_record(had, resumed.folder, changes, options_.given_by);
   if (had_average(resumed) && !options_.parallel.ema_decay)
     notice("the checkpoint's moving average is ignored; --model-ema continues it");

@@ -46,15 +46,15 @@ TEST_CASE("options that end the program early or need GPUs or hosts are parsed, 
 }
 
 TEST_CASE("with --no-progress no line is rewritten on a terminal") {
-  CHECK_THAT(printed_on_a_terminal({"--output-dir", "@/a", "-p", "1"}), Catch::Contains("\x1b[K"));
-  CHECK_THAT(printed_on_a_terminal({"--output-dir", "@/b", "-p", "1", "--no-progress"}), !Catch::Contains("\x1b[K"));
+  CHECK_THAT(printed_on_a_terminal({"--output-dir", "@/a", "-p", "1"}), Catch::Contains("\x1b[J"));
+  CHECK_THAT(printed_on_a_terminal({"--output-dir", "@/b", "-p", "1", "--no-progress"}), !Catch::Contains("\x1b[J"));
 }
 
 // The progress lines, in order.
 std::vector<std::string> progress_lines(const std::string& printed) {
   std::vector<std::string> lines;
   for (std::size_t at = 0; (at = printed.find("\rEpoch ", at)) != std::string::npos; ++at)
-    lines.push_back(printed.substr(at + 1, printed.find("\x1b[K", at) - at - 1));
+    lines.push_back(printed.substr(at + 1, printed.find("\x1b[J", at) - at - 1));
   return lines;
 }
 

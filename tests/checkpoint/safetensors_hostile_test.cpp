@@ -145,8 +145,7 @@ TEST_CASE("a header longer than the limit is rejected unread, however large the 
     const MemoryPeak peak;
     const Outcome outcome = outcome_of([&] { dp::read_safetensors(folder / "sparse"); });
     CHECK(outcome.code == 3);
-    CHECK_THAT(outcome.text, Catch::Contains("its header would have " + std::to_string(length) +
-                                             " bytes, but at most 100000000 are possible"));
+    CHECK_THAT(outcome.text, Catch::Contains("its header would have more than 100000000 bytes"));
     CHECK(peak.bytes() < (1 << 20));
   }
 }

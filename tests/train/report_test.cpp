@@ -145,6 +145,7 @@ TEST_CASE("several runs are laid side by side, with the options in which they di
              Catch::Contains("<polyline class=\"l0\" points=\"0,6 24,6\"/></svg> low, train") &&
                  Catch::Contains("<polyline class=\"l1 dashed\" points=\"0,6 24,6\"/><circle class=\"c1\" cx=\"12\" "
                                  "cy=\"6\" r=\"3\"/></svg> high, test"));
+  CHECK_THAT(page, !Catch::Contains("l0 dotted"));  // of a moving average
   for (const char* run : {"low", "high"})
     CHECK_THAT(page, Catch::Contains("<summary>Classes and errors of " + std::string(run)));
 }

@@ -45,8 +45,9 @@ TEST_CASE("a run resumed with another batch size goes on with the image after th
     CHECK(first->epoch == (row.first == 0 ? 1 : 0));
     Schedule schedule{.kind = ScheduleKind::cosine, .total_epochs = 3};
     const double per_step = 1.0 / static_cast<double>(first->batches);
-    CHECK(first->lr == Approx(schedule.rate(0.05, static_cast<double>(first->epoch) +
-                                                      static_cast<double>(row.first) * per_step, per_step)));
+    CHECK(first->lr ==
+          Approx(schedule.rate(0.05, static_cast<double>(first->epoch) + static_cast<double>(row.first) * per_step,
+                               per_step)));
     CHECK(std::ranges::find(said, fmt::format("batch-size 48 -> {}", row.batch)) != said.end());
   }
 }

@@ -88,19 +88,13 @@ class Console {
 
   // Ends an open progress line, and erases an open line about other work.
   void finish_line() {
-    if (open_line_) put(progress_is_open_ ? "\n" : over_open_line(""));
+    if (open_line_) put(progress_is_open_ ? "\n\x1b[J" : over_open_line(""));
     open_line_ = progress_is_open_ = false;
-    shown_ = 0;
   }
 
-  // The codes that replace the open line. A terminal that has become narrower shows it in several rows.
-  std::string over_open_line(const std::string& line) {
-    const auto columns = static_cast<std::size_t>(width());
-    const std::size_t rows_above = columns > 0 && shown_ > columns ? (shown_ - 1) / columns : 0;
-    shown_ = line.size();
-    const std::string up = "\x1b[" + std::to_string(rows_above) + "A";
-    return rows_above > 0 ? up + "\r" + line + "\x1b[K\x1b[J" : "\r" + line + "\x1b[K";
-  }
+  // Replaces the open line. The cursor returns to its beginning: a terminal that has become narrower shows the line in
+  // several rows, and keeps the cursor in the first one.
+  static std::string over_open_line(const std::string& line) { return "\r" + line + "\x1b[J\r"; }
 
   static void put(const std::string& text) {
     std::fputs(text.c_str(), stdout);
@@ -109,7 +103,6 @@ class Console {
 
   bool quiet_, rewrite_ = false, colours_ = false;
   bool open_line_ = false, progress_is_open_ = false;
-  std::size_t shown_ = 0;       // columns of the open line
   double floor_per_image_ = 0;  // seconds; 0: unknown
   std::chrono::steady_clock::time_point worked_{};
 };
@@ -138,7 +131,8 @@ TrainerCallbacks console_callbacks(const ConsoleOptions& options) {
 }
 
 void print_summary(const RunSummary& summary, const std::string& devices) {
-  std::fputs(summary_text(summary, devices, terminal_width()).c_str(), stdout);
+  const Width width = terminal_width();
+  std::fputs(wrapped(summary_text(summary, devices, width), width).c_str(), stdout);
   std::fflush(stdout);
 }
 

@@ -98,19 +98,17 @@ void continue_record(nlohmann::ordered_json& config, const nlohmann::ordered_jso
   config["resolved"] = resolved;
 }
 
-void notice_other_devices(const nlohmann::ordered_json& before, const nlohmann::ordered_json& now,
-                          const std::function<void(const std::string&)>& notice) {
+std::optional<ChangedOption> changed_devices(const nlohmann::ordered_json& before, const nlohmann::ordered_json& now) {
   const auto devices = [](const nlohmann::ordered_json& config) {
     std::string text;
     for (const auto& device : value_in_effect(nlohmann::json(config), "devices"))
       text += (text.empty() ? "" : ", ") + device.get<std::string>();
     return text;
   };
+  if (!before.is_object()) return std::nullopt;
   const std::string then = devices(before), here = devices(now);
-  if (then.empty() || then == here) return;
-  const bool same_bits = now.contains("logical-shards") && !now.at("logical-shards").is_null();
-  notice(fmt::format("devices changed from {} to {}{}", then, here,
-                     same_bits ? "" : ": rounding may differ; name the same devices for the same bits"));
+  if (then.empty() || then == here) return std::nullopt;
+  return ChangedOption{"devices", then, here};
 }
 
 std::string to_text(const ChangedOption& change, const std::map<std::string, std::string>& given_by) {

@@ -2,9 +2,9 @@
 // command-line options.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,9 +34,8 @@ void continue_record(nlohmann::ordered_json& config, const nlohmann::ordered_jso
 // "lr 0.01 -> 0.05 (command line)"
 std::string to_text(const ChangedOption& change, const std::map<std::string, std::string>& given_by);
 
-// A notice if the devices have changed.
-void notice_other_devices(const nlohmann::ordered_json& before, const nlohmann::ordered_json& now,
-                          const std::function<void(const std::string&)>& notice);
+// "devices", if they differ.
+std::optional<ChangedOption> changed_devices(const nlohmann::ordered_json& before, const nlohmann::ordered_json& now);
 
 // The option's value, as resolved if it was automatic; null if it is not recorded.
 nlohmann::json value_in_effect(const nlohmann::json& config, const std::string& name);

@@ -95,7 +95,7 @@ std::string drawn(const Series& series, const Scale& x, const Scale& y) {
           "<circle class=\"c{}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3\"><title>step {:.0f}: {:.5g}</title></circle>",
           color, x(point.x), y(point.y), point.x, point.y);
   }
-  return fmt::format("<polyline class=\"l{}{}\" points=\"{}\"/>", color, series.dashed ? " dashed" : "", points) + dots;
+  return fmt::format("<polyline class=\"l{}{}\" points=\"{}\"/>", color, series.dash, points) + dots;
 }
 
 // As the curve is drawn: a line, dashed or not, with a dot if its points have dots.
@@ -104,8 +104,7 @@ std::string legend_of(const Series& series) {
   return fmt::format(
       "<span><svg class=\"line\" viewBox=\"0 0 24 12\"><polyline class=\"l{}{}\" points=\"0,6 24,6\"/>{}</svg> "
       "{}</span>",
-      color, series.dashed ? " dashed" : "",
-      series.dots ? fmt::format("<circle class=\"c{}\" cx=\"12\" cy=\"6\" r=\"3\"/>", color) : "",
+      color, series.dash, series.dots ? fmt::format("<circle class=\"c{}\" cx=\"12\" cy=\"6\" r=\"3\"/>", color) : "",
       escaped(series.label));
 }
 

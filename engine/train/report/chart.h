@@ -21,7 +21,7 @@ struct Series {
   Curve curve;
   int color = 0;
   bool dots = false;
-  bool dashed = false;
+  const char* dash = "";  // or " dashed", " dotted": classes of the page's style
 };
 
 // Axes with round numbers, and the series; empty if no series has a point. Long curves are reduced to means.

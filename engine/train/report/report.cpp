@@ -29,7 +29,7 @@ figure{margin:0}figure>svg{width:100%;display:block}
 svg text{font-size:11px;fill:var(--soft)}.end{text-anchor:end}.middle{text-anchor:middle}.grid{stroke:var(--line);stroke-width:1}
 polyline{fill:none;stroke-width:1.6;stroke-linejoin:round}
 .legend{display:flex;flex-wrap:wrap;gap:.1rem 1rem;font-size:.85rem;color:var(--soft);margin:.2rem 0}.legend svg{width:.75rem;height:.75rem;display:inline-block}.legend svg.line{width:1.5rem}
-.wide{overflow-x:auto}.wide th{white-space:nowrap;overflow-wrap:normal}.dashed{stroke-dasharray:5 3}table{border-collapse:collapse;font-size:.85rem}th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
+.wide{overflow-x:auto}.wide th{white-space:nowrap;overflow-wrap:normal}.wide td{overflow-wrap:normal}.dashed{stroke-dasharray:5 3}.dotted{stroke-dasharray:1.5 3}table{border-collapse:collapse;font-size:.85rem}th,td{padding:.25rem .6rem;border-bottom:1px solid var(--line);text-align:left;vertical-align:top}
 .frame{fill:none;stroke:var(--line)}.counts text{font-size:inherit}.on{fill:var(--back)}.off{fill:var(--ink)}
 .classes{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,22rem),1fr));gap:1.5rem;align-items:start}.classes figure{max-width:34rem}.classes th{overflow-wrap:normal}.classes th,.classes td{padding:.25rem .35rem}
 .wrong{display:grid;grid-template-columns:repeat(auto-fill,minmax(4.4rem,1fr));gap:.8rem}.wrong figcaption{font-size:.85rem;line-height:1.3}.wrong image{image-rendering:pixelated}summary{cursor:pointer;font-size:.85rem;padding:.4rem 0}
@@ -126,10 +126,12 @@ Cells cells_of(const std::vector<RunData>& runs, const std::function<std::string
 }
 
 std::string results(const std::vector<RunData>& runs) {
-  const auto of_summary = [&](const char* field, const char* format) {
+  // A run without a summary is active, or was killed: `curve` of its metrics, or nothing.
+  const auto of_summary = [&](const char* field, const char* format, const char* curve = nullptr) {
     return cells_of(runs, [&](const RunData& run) {
       const bool there = run.summary.is_object() && run.summary.contains(field) && run.summary[field].is_number();
-      return there ? shown(run.summary[field].get<double>(), format) : std::string("-");
+      if (there) return shown(run.summary[field].get<double>(), format);
+      return curve != nullptr && run.summary.is_null() ? shown(last(run.curve(curve)), format) : std::string("-");
     });
   };
   const auto of_test = [&](const char* field, const char* format) {
@@ -146,11 +148,11 @@ std::string results(const std::vector<RunData>& runs) {
                          true);
   rows += row("Acc@5 (%)", of_test("top5", "{:.2f}"), true);
   rows += row("test loss", of_test("loss", "{:.4g}"), true);
-  rows += row("train loss", of_summary("train_loss", "{:.4g}"), true);
+  rows += row("train loss", of_summary("train_loss", "{:.4g}", "loss"), true);
   rows += row("epochs", of_summary("epochs", "{:.0f}"), true);
-  rows += row("steps", of_summary("steps", "{:.0f}"), true);
+  rows += row("steps", of_summary("steps", "{:.0f}", "step"), true);
   rows += row("images/s", of_summary("images_per_second", "{:.0f}"), true);
-  rows += row("training time (s)", of_summary("seconds_train", "{:.1f}"), true);
+  rows += row("training time (s)", of_summary("seconds_train", "{:.1f}", "seconds_train"), true);
   rows += row("end", cells_of(runs, [](const RunData& run) { return run.end(); }), false);
   return "<h2>Results</h2>\n" + table(runs, rows);
 }
@@ -166,7 +168,8 @@ std::string curves(const std::vector<RunData>& runs, const std::string& title, c
       const bool test = name.starts_with("test");
       // One color for each curve of a single run, or for each of several runs.
       const auto color = static_cast<int>(runs.size() == 1 ? kind : i);
-      series.push_back({label, curve(runs[i]), color, test, test && runs.size() > 1});
+      const char* const dash = runs.size() == 1 || !test ? "" : name.ends_with("EMA") ? " dotted" : " dashed";
+      series.push_back({label, curve(runs[i]), color, test, dash});
     }
   return line_chart(title, unit, series);
 }
@@ -223,10 +226,11 @@ std::string history(const RunData& run) {
     const auto field = [&](const char* name) {
       return part.contains(name) && part.at(name).is_string() ? part.at(name).get<std::string>() : "-";
     };
-    text +=
-        fmt::format("started {}, ended {} ({})\n{} on {}\n{}\n{}\n\n", field("started"), field("ended"), field("end"),
-                    field("program"), field("host"), joined(part.value("command", nlohmann::ordered_json()), " "),
-                    joined(part.value("environment", nlohmann::ordered_json()), "\n"));
+    text += fmt::format("started {}, {}\n{} on {}\n{}\n{}\n\n", field("started"),
+                        part.contains("ended") ? fmt::format("ended {} ({})", field("ended"), field("end"))
+                                               : "no end recorded: it is active, or was killed",
+                        field("program"), field("host"), joined(part.value("command", nlohmann::ordered_json()), " "),
+                        joined(part.value("environment", nlohmann::ordered_json()), "\n"));
   }
   for (const nlohmann::json& line : run.resumptions) {
     text += fmt::format("resumed at step {}", line.value("step", std::int64_t{0}));

@@ -37,7 +37,8 @@ TEST_CASE("completion: bash offers options, their values, and commands") {
   CHECK(offered("completion ''") == "bash zsh fish man\n");
   CHECK(offered("report --") == "--help --output\n");
   CHECK(offered("selftest --num") == "--num-gpus\n");
-  CHECK(offered("fetch cifar") == "cifar10 cifar100\n");
+  CHECK(offered("fetch ''") == "mnist fashion_mnist cifar10 cifar100\n");
+  CHECK(offered("--arch = mnist_") == "mnist_convnet\n");
   CHECK(offered("fetch --") == "--help --mirror --data-path --data-dir --quiet --no-progress\n");
   for (const char* line : {"--resume ''", "report ''"})
     CHECK(offered(line) == "\n");  // files, by `complete -o default`

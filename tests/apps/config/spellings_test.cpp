@@ -25,6 +25,9 @@ TEST_CASE("spellings of other programs mean the same as ours") {
       {{"--opt", "AdamW"}, {"--optimizer", "adamw"}},
       {{"--learning_rate", "0.01"}, {"--lr", "0.01"}},
       {{"--num-epochs", "5"}, {"--epochs", "5"}},
+      {{"--model", "ResNet18"}, {"--model", "resnet18"}},
+      {{"--dataset", "CIFAR10"}, {"--dataset", "cifar10"}},
+      {{"--opt", "adamw", "--opt-betas", "0.8,0.9"}, {"--opt", "adamw", "--opt-betas", "0.8", "0.9"}},
       {{"--wd", "0.01"}, {"--weight-decay", "0.01"}},
       {{"--sched", "constant"}, {"--lr-scheduler", "constant"}},
       {{"--sched=step", "--gamma=0.5"}, {"--lr-scheduler", "step", "--lr-gamma", "0.5"}},
@@ -45,6 +48,7 @@ TEST_CASE("spellings of other programs mean the same as ours") {
 TEST_CASE("a data set alone chooses a network that fits its images") {
   CHECK_THAT(config_of({"--dataset", "cifar10"}), Catch::StartsWith("model = \"resnet18\"\n"));
   CHECK_THAT(config_of({"--dataset", "mnist"}), Catch::StartsWith("model = \"mnist_convnet\"\n"));
+  CHECK_THAT(config_of({"--dataset", "cifar10", "--num-classes", "10"}), Catch::StartsWith("model = \"resnet18\"\n"));
   CHECK_THAT(config_of({"--model", "resnet18"}), Catch::Contains("dataset = \"cifar10\"\n"));
 }
 
@@ -69,6 +73,12 @@ TEST_CASE("an unknown option is refused with the one that was probably meant") {
   check({"--weight-decya", "0.1"}, "--weight-decay");
   check({"--max-epochs", "3"}, "--epochs");
   check({"--ema"}, "--model-ema");
+  check({"--use-amp"}, "--amp");
+  check({"--lr-scheduler-type", "step"}, "--lr-scheduler");
+  check({"-epochs", "3"}, "--epochs");
+  check({"--bs", "8"}, "--batch-size");
+  check({"--lr-decay", "0.1"}, "--lr-gamma");
+  check({"--devices", "2"}, "--gpus or --cpu");
 }
 
 TEST_CASE("only a name close to the word is suggested") {
@@ -80,7 +90,9 @@ TEST_CASE("only a name close to the word is suggested") {
   CHECK(closest("envv", names) == "env");
   CHECK(closest("--max-epochs", names) == "--epochs");
   CHECK(closest("--smoothing", names) == "--label-smoothing");
-  CHECK(closest("--teleport", names).empty());
+  for (const char* other : {"--teleport", "--lr-decay", "--no-epochs", "--save-epochs", "--name"})
+    CHECK(closest(other, names).empty());
+  CHECK(closest("--amp", Words{"--no-amp"}).empty());
   CHECK(command_line::suggestion("--teleport", names).empty());
 }
 
