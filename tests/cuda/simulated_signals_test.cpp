@@ -50,17 +50,30 @@ int processes_of(const TemporaryFolder& temp, const std::string& program) {
   return count;
 }
 
-bool becomes(const std::function<bool()>& condition) {
-  for (int tries = 0; tries < 1000; ++tries) {
-    if (condition()) return true;
+bool becomes(const std::function<bool()>& condition, double seconds = 20) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (!condition()) {
+    if (std::chrono::steady_clock::now() - begin > std::chrono::duration<double>(seconds)) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  return false;
+  return true;
+}
+
+constexpr int kTries = 4;  // other programs may use the cores: the fastest try counts
+
+// Calls one(ends) until the program has ended within two seconds of its signal, and one() has returned true: its child
+// processes have too.
+void check_fastest(const std::function<bool(Ends&)>& one) {
+  bool children = false;
+  Ends ends;
+  for (int i = 0; i < kTries && !(children && ends.in_time()); ++i) children = one(ends);
+  CHECK(children);
 }
 
 void check_interrupted(Program& program, int number, bool ended) {
   CHECK(ended);
   if (!ended) ::kill(program.id(), SIGKILL);
+  if (!ended) ::kill(-program.id(), SIGKILL);  // its process group, if it has its own
   const Outcome outcome = program.wait();
   INFO(outcome.err);
   CHECK(outcome.code == 128 + number);
@@ -70,29 +83,36 @@ void check_interrupted(Program& program, int number, bool ended) {
 }  // namespace
 
 TEST_CASE("signals on GPUs: planning and tuning end without a checkpoint") {
-  Ends ends;
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   for (const int number : {SIGINT, SIGTERM})
     for (const Words& what : {Words{"--print-plan"}, Words{"--output-dir", "run"}, Words{"--dry-run"}}) {
       INFO(what.front() << ", signal " << number);
-      Program program(kResnet + what, temp.path(), simulated(temp));
-      program.wait_until_signals_are_handled();
-      std::this_thread::sleep_for(std::chrono::seconds(1));
-      ::kill(program.id(), number);
-      check_interrupted(program, number, ends.of(program));
-      CHECK_FALSE(fs::exists(temp / "run/checkpoints/last"));
+      check_fastest([&](Ends& ends) {
+        Program program(kResnet + what, temp.path(), simulated(temp));
+        program.wait_until_signals_are_handled();
+        std::this_thread::sleep_for(std::chrono::seconds(1));
+        ::kill(program.id(), number);
+        check_interrupted(program, number, ends.of(program));
+        CHECK_FALSE(fs::exists(temp / "run/checkpoints/last"));
+        return true;
+      });
     }
 }
 
 TEST_CASE("signals on GPUs: a hanging peer probe ends with the program") {
-  const TemporaryFolder temp;
-  write_tiny_mnist(temp.path());
-  Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp, "hangs"));
-  REQUIRE(becomes([&] { return processes_of(temp, "dp_peer_probe") > 0; }));
-  ::kill(program.id(), SIGTERM);
-  check_interrupted(program, SIGTERM, program.ends_within(2));
-  CHECK(becomes([&] { return processes_of(temp, "dp_peer_probe") == 0; }));
+  check_fastest([](Ends& ends) {
+    const TemporaryFolder temp;
+    write_tiny_mnist(temp.path());
+    Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp, "hangs"));
+    REQUIRE(becomes([&] { return processes_of(temp, "dp_peer_probe") > 0; }));
+    ::kill(program.id(), SIGTERM);
+    check_interrupted(program, SIGTERM, ends.of(program));
+    const auto gone = [&] { return processes_of(temp, "dp_peer_probe") == 0; };
+    const bool in_time = becomes(gone, 2);
+    CHECK(becomes(gone));
+    return in_time;
+  });
 }
 
 TEST_CASE("closed standard descriptors are /dev/null in the peer probe") {
@@ -112,7 +132,11 @@ TEST_CASE("closed standard descriptors are /dev/null in the peer probe") {
 TEST_CASE("signals on GPUs: the command timeout ends --print-plan") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
-  Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp),
-                  {"/usr/bin/timeout", "--preserve-status", "-s", "TERM", "3"}, Program::Group::own);
-  check_interrupted(program, SIGTERM, program.ends_within(5));
+  check_fastest([&](Ends& ends) {
+    Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp),
+                    {"/usr/bin/timeout", "--preserve-status", "-s", "TERM", "3"}, Program::Group::own);
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    check_interrupted(program, SIGTERM, ends.of(program));
+    return true;
+  });
 }

@@ -157,7 +157,13 @@ TEST_CASE("nccl: ranks connect when communicators are made, unless NCCL_RUNTIME_
     options.comm = Comm::nccl;
     if (given != nullptr) setenv("NCCL_RUNTIME_CONNECT", given, 1);
     const DataParallel net(model, options);
-    CHECK(std::string(std::getenv("NCCL_RUNTIME_CONNECT")) == (given != nullptr ? given : "0"));
+    const char* const set = std::getenv("NCCL_RUNTIME_CONNECT");
+    REQUIRE(set != nullptr);
+    CHECK(std::string(set) == (given != nullptr ? given : "0"));
+    // NCCL reads the variable before its first communicator. Sends and receives connect at their first use in any case:
+    // in the warm-up, on 2 ranks of 2 communicators.
+    constexpr int kSendsAndReceives = 8;
+    CHECK((nccl.late_connections() == kSendsAndReceives) == (given == nullptr));
     // The first launches are a warm-up of every kind of collective on both communicators.
     for (int device = 0; device < 2; ++device) {
       int warmed_up = 0;

@@ -158,6 +158,12 @@ TEST_CASE("nccl: all ranks of a process group run their steps as graphs, or none
     };
     std::string eagerly, steps;
     const auto expected = train(false, eagerly);
+    for (int device = 0; device < 2; ++device) {  // each rank warms up both communicators before its first step
+      const std::vector<std::string> launches = nccl.launches(device);
+      CHECK(std::ranges::count_if(launches, [](const std::string& launch) {
+              return launch.find("broadcast of 1 float32, root 0 + all_gather of 1 float32") != std::string::npos;
+            }) == 2);
+    }
     CHECK(in_graphs(nccl, 0) == 0);
     simt::simulation().fail_capture = fail;
     CHECK(bit_equal(train(true, steps), expected));
