@@ -15,7 +15,7 @@ Plan::Plan(const Model& model, kernels::Context& context, const PlanOptions& opt
            const NormTable& norms)
     : options_(options) {
   if (options.batch < 1) throw Error(ErrorCode::usage, "a plan needs at least one row");
-  if (model.output().rank() != 1)
+  if (options.last && model.output().rank() != 1)
     throw Error(ErrorCode::usage, "model '" + model.name() + "' ends in " + to_string(model.output()) +
                                       "; its output must be one row of class scores: flatten it");
   PlanBuilder(*this, context, table, norms).build(model);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -67,6 +68,16 @@ struct PlanOptions {
   // Training: one op may compute logits and loss. The logits are then valid after loss(), not after forward().
   bool joins_loss = false;
   int shards = 1;  // of the batch, over all replicas
+  // A stage of a pipeline, unless both have their defaults. The first stage reads images; any other one reads `input`,
+  // the output of the stage before it, and computes its gradient. The last stage computes logits and loss.
+  std::optional<kernels::TensorDesc> input{};
+  bool last = true;
+};
+
+// A tensor that one stage of a pipeline hands to its neighbour.
+struct Border {
+  Ref where;
+  kernels::TensorDesc desc;
 };
 
 class Plan {
@@ -83,6 +94,13 @@ class Plan {
   const std::vector<PlanStep>& running() const { return running_; }
   Ref logits() const { return logits_; }  // row-major (batch, classes), compute type; valid until backward starts
   Ref logits_grad() const { return logits_grad_; }  // same shape; input of backward
+  // A stage of a pipeline. Before forward(), input() must hold the output() of the stage before this one. After it,
+  // output() is valid until backward has started. Before backward(), output_grad() must hold the next stage's
+  // input_grad(), which is valid after that stage's backward.
+  const Border& input() const { return input_; }              // if options().input is set
+  const Border& input_grad() const { return input_grad_; }    // the same
+  const Border& output() const { return output_; }            // unless options().last
+  const Border& output_grad() const { return output_grad_; }  // the same
 
   std::size_t arena_bytes() const { return arena_bytes_; }          // activations and their gradients
   std::size_t workspace_bytes() const { return workspace_bytes_; }  // shared by all steps; at the arena's end
@@ -97,6 +115,7 @@ class Plan {
   PlanOptions options_;
   std::vector<PlanStep> forward_, loss_, backward_, running_;
   Ref logits_, logits_grad_;
+  Border input_, input_grad_, output_, output_grad_;
   std::size_t arena_bytes_ = 0, workspace_bytes_ = 0;
   int reorders_ = 0;
   std::vector<kernels::Layout> parameter_layouts_;

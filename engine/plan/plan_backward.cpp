@@ -1,4 +1,6 @@
 // The backward part of the plan builder.
+#include <limits>
+
 #include "engine/plan/plan_builder.h"
 
 namespace dp::engine {
@@ -6,7 +8,30 @@ namespace dp::engine {
 using namespace kernels;
 
 void PlanBuilder::give(int node, const Value& gradient, bool owned) {
-  if (needs_gradient(node)) gradients_[index(node)].push_back({gradient, owned});
+  if (needs_gradient(node)) (node < 0 ? input_gradients_ : gradients_[index(node)]).push_back({gradient, owned});
+}
+
+void PlanBuilder::begin_backward() {
+  const int last = static_cast<int>(results_.size()) - 1;
+  const Result& output = results_.back();
+  if (plan_.options_.last) {
+    TensorDesc plain = any_full(output.y.desc.shape);
+    plain.layout = context_.plain_layout(plain.shape, plain.type);
+    return give(last, {plan_.logits_grad_, plain}, true);
+  }
+  const Value gradient = new_value(output.y.desc);
+  plan_.output_grad_ = {gradient.where, gradient.desc};
+  give(last, gradient, true);
+}
+
+void PlanBuilder::end_backward() {
+  if (!plan_.options_.input) return;
+  Node input;
+  input.name = "input";
+  Result result;
+  result.y = input_;
+  constexpr int kEnd = std::numeric_limits<int>::max();
+  plan_.input_grad_ = border(sum(input, result, std::move(input_gradients_)).value, kEnd);
 }
 
 void PlanBuilder::finished(int weight, int bias) {

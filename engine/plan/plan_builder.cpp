@@ -18,7 +18,12 @@ void PlanBuilder::build(const Model& model) {
   neighbours_ = norm_neighbours(nodes, options.norm == BatchNormMode::sync);
 
   const Shape input = model.input().prepended(options.batch);
-  input_ = {{Space::input, 0}, {input, DType::f32, context_.plain_layout(input, DType::f32)}};
+  if (options.input) {
+    input_ = new_value(*options.input);
+    plan_.input_ = {input_.where, input_.desc};
+  } else {
+    input_ = {{Space::input, 0}, {input, DType::f32, context_.plain_layout(input, DType::f32)}};
+  }
   results_.resize(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     Result& result = results_[i];
@@ -27,22 +32,35 @@ void PlanBuilder::build(const Model& model) {
     forward_node(nodes[i], result);
   }
 
+  end_forward();
+  if (options.training) {
+    gradients_.resize(nodes.size());
+    unfinished_.assign(model.parameters().size(), 1);
+    begin_backward();
+    for (std::size_t i = nodes.size(); i-- > 0;)
+      if (results_[i].needs_gradient) backward_node(nodes[i], results_[i], std::move(gradients_[i]));
+    end_backward();
+    update_running();
+  }
+  finish();
+}
+
+void PlanBuilder::end_forward() {
   const Value& output = results_.back().y;
+  if (!plan_.options_.last) {
+    plan_.output_ = border(output, step_);  // the next step is the first of backward
+    return;
+  }
   TensorDesc plain = any_full(output.desc.shape);
   plain.layout = context_.plain_layout(plain.shape, plain.type);
   const Value logits = as(plan_.forward_, "logits", output, plain);
   plan_.logits_ = logits.where;
   cross_entropy(logits);
+}
 
-  if (options.training) {
-    gradients_.resize(nodes.size());
-    unfinished_.assign(model.parameters().size(), 1);
-    give(static_cast<int>(nodes.size()) - 1, {plan_.logits_grad_, logits.desc}, true);
-    for (std::size_t i = nodes.size(); i-- > 0;)
-      if (results_[i].needs_gradient) backward_node(nodes[i], results_[i], std::move(gradients_[i]));
-    update_running();
-  }
-  finish();
+Border PlanBuilder::border(const Value& value, int last) {
+  if (value.where.space == Space::activation) buffers_[value.where.offset].last = last;
+  return {value.where, value.desc};
 }
 
 TensorDesc PlanBuilder::parameter_desc(int entry) const {
@@ -234,8 +252,9 @@ void PlanBuilder::finish() {
   for (Steps* steps : {&plan_.forward_, &plan_.loss_, &plan_.backward_, &plan_.running_})
     for (PlanStep& step : *steps)
       for (Ref& ref : step.args) resolve(ref);
-  resolve(plan_.logits_);
-  resolve(plan_.logits_grad_);
+  for (Ref* ref : {&plan_.logits_, &plan_.logits_grad_, &plan_.input_.where, &plan_.input_grad_.where,
+                   &plan_.output_.where, &plan_.output_grad_.where})
+    resolve(*ref);
 }
 
 }  // namespace dp::engine

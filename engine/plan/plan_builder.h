@@ -57,7 +57,9 @@ class PlanBuilder {
   // The same tensor in the activation type; row-major if the type changes.
   kernels::TensorDesc computed(const kernels::TensorDesc& desc) const;
   const Value& result_of(int node) const { return node < 0 ? input_ : results_[index(node)].y; }
-  bool needs_gradient(int node) const { return node >= 0 && results_[index(node)].needs_gradient; }
+  bool needs_gradient(int node) const {  // -1: the input
+    return node < 0 ? plan_.options_.input.has_value() : results_[index(node)].needs_gradient;
+  }
 
   // A statistic of all shards in the moments arena. `offset`: Norm::moments or Norm::sums.
   Ref all_shards(std::size_t offset) const {
@@ -149,6 +151,10 @@ class PlanBuilder {
   // The destination of the gradient of `entry`: the gradient arena if the layout matches, otherwise a temporary that
   // store_gradient() reorders or accumulates.
   Value gradient_target(int entry, const kernels::TensorDesc& produced);
+  void end_forward();  // logits and loss, or the output for the next stage
+  void begin_backward();
+  void end_backward();                          // the gradient for the stage before this one
+  Border border(const Value& value, int last);  // keeps the memory of `value` up to step `last`
   void cross_entropy(const Value& logits);
   void finish();
 
@@ -161,6 +167,7 @@ class PlanBuilder {
   std::vector<NormNeighbours> neighbours_;        // per node
   std::vector<Result> results_;                   // per node
   std::vector<std::vector<Gradient>> gradients_;  // per node: the summands so far
+  std::vector<Gradient> input_gradients_;         // the same of the input
   std::vector<char> unfinished_;                  // per parameter entry: its gradient is not final
   std::vector<Lifetime> buffers_;
   int step_ = 0;  // number of steps so far, over all stages

@@ -125,7 +125,9 @@ const Plan* Replica::find_plan(const PlanOptions& options) const {
   const auto same = [&](const std::unique_ptr<Plan>& plan) {
     const PlanOptions& o = plan->options();
     return o.batch == options.batch && o.training == options.training && o.accumulate == options.accumulate &&
-           o.dropout == options.dropout && o.norm == options.norm && o.joins_loss == options.joins_loss;
+           o.dropout == options.dropout && o.norm == options.norm && o.joins_loss == options.joins_loss &&
+           o.last == options.last && o.input.has_value() == options.input.has_value() &&
+           (!o.input || o.input->layout == options.input->layout);
   };
   const auto known = std::find_if(plans_.begin(), plans_.end(), same);
   return known != plans_.end() ? known->get() : nullptr;
