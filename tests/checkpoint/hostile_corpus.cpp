@@ -53,7 +53,7 @@ std::vector<BadFile> hostile_safetensors() {
       {"a length beyond the file", length_only(9, "{}"), "its header would end after the file"},
       {"a length beyond 2^63", length_only(~std::uint64_t{0}, "{}"), "its header would end after the file"},
       {"a length that wraps with 8", length_only(~std::uint64_t{0} - 7, "{}"), "its header would end after the file"},
-      {"a pickle", "PK\3\4abcdefghijklmnop", "its header would end after the file"},
+      {"a zip archive", "PK\3\4abcdefghijklmnop", "it is a zip archive"},
       {"a leading space", safetensors_bytes(" {}", ""), "does not begin with '{'"},
       {"a byte order mark", safetensors_bytes("\xef\xbb\xbf{}", ""), "does not begin with '{'"},
       {"a list", safetensors_bytes("[]", ""), "does not begin with '{'"},
