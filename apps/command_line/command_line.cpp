@@ -61,7 +61,7 @@ void add_long_names(const CLI::App& app, std::vector<std::string>& names) {
   for (const CLI::App* command : app.get_subcommands({})) add_long_names(*command, names);
 }
 
-// "-epochs": CLI11 would read it as the short options of its letters.
+// CLI11 would read "-epochs" as several one-letter options.
 void refuse_single_dashes(const CLI::App& app, const std::vector<std::string>& words) {
   std::vector<std::string> names;
   add_long_names(app, names);
@@ -150,7 +150,7 @@ CLI::Validator accepts(const dp::Accepts& accepts) {
       [accepts](std::string& text) -> std::string {
         try {
           const dp::OptionValue value = dp::parse_option(accepts, {text});
-          if (accepts.kind == Kind::text) text = dp::to_text(value);  // without capitals
+          if (accepts.kind == Kind::text) text = dp::to_text(value);  // in the spelling of the option table
           return "";
         } catch (const dp::Error& error) {
           return error.what();

@@ -20,8 +20,8 @@ CLI::Option& add_option(CLI::App& app, const dp::OptionText& option, const dp::O
 CLI::Validator accepts(const dp::Accepts& accepts);
 
 // False after printing --help or --version. dp::Error(usage) for an invalid command line: an unknown option, a value
-// that is not accepted, an option given twice, "--option=" without a value. `elsewhere`: what to answer to options of
-// other programs, by name, such as {"--device", "did you mean --gpus?"}.
+// that is not accepted, an option given twice, "--option=" without a value. `elsewhere`: answers to options
+// of other programs, by name, such as {"--device", "did you mean --gpus?"}.
 bool parse(CLI::App& app, int argc, const char* const* argv, const std::map<std::string, std::string>& elsewhere = {});
 
 // The options of a program and its subcommands, as a page in Markdown.

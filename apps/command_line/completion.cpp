@@ -35,7 +35,7 @@ const std::vector<std::string>* choices_of(const CLI::Option& option, const Choi
   return nullptr;
 }
 
-// Of an argument of a subcommand: those of "fetch dataset", or else of "dataset".
+// The choices for an argument of a subcommand: the entry "fetch dataset" if there is one, otherwise "dataset".
 const std::vector<std::string>* choices_of_argument(const CLI::App& command, const CLI::Option& option,
                                                     const Choices& choices) {
   for (const std::string& name : {command.get_name() + " " + option.get_name(true), option.get_name(true)})
@@ -120,7 +120,7 @@ std::string zsh(const CLI::App& app, const Choices& choices) {
          name + "; fi\n";
 }
 
-// One line for each option of `app`; for an argument with choices, one that offers them.
+// One line for each option of `app`, and for each argument that has choices.
 std::string fish_options(const CLI::App& app, const Choices& choices, const std::string& command) {
   std::string script;
   for (const CLI::Option* const option : shown_options(app)) {

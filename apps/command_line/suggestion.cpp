@@ -35,8 +35,8 @@ std::set<std::string> parts_of(const std::string& name) {
 const std::set<std::string> kFillers{"enable", "max",   "n",        "num",  "number",
                                      "total",  "train", "training", "type", "use"};
 
-// Whether an option has all words of another program's, but for fillers: "--model-ema" those of "--ema", "--epochs"
-// those of "--max-epochs".
+// Compares the words of an option with those of an unknown one. True if the option contains all of them ("--model-ema"
+// for "--ema"), or if the unknown one only adds fillers ("--max-epochs" for "--epochs").
 bool has_words_of(const std::set<std::string>& option, const std::set<std::string>& word) {
   if (option.contains("no") != word.contains("no")) return false;
   if (std::ranges::includes(option, word)) return true;
@@ -58,7 +58,7 @@ std::string closest(const std::string& word, const std::vector<std::string>& nam
     if (changes < least) least = changes, best = name;
   }
   if (!best.empty() || !word.starts_with("--")) return best;
-  std::size_t fewest = 0;  // words of the shortest option
+  std::size_t fewest = 0;  // number of words of `best`
   for (const std::string& name : names) {
     const std::set<std::string> parts = parts_of(name);
     if (has_words_of(parts, parts_of(word)) && (fewest == 0 || parts.size() < fewest))

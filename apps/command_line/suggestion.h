@@ -6,8 +6,8 @@
 
 namespace command_line {
 
-// The name that `word` probably means, or empty: the one with the fewest typing errors, or else the shortest option
-// that shares all words with it ("--ema" means "--model-ema").
+// Returns the name with the fewest typing errors. If no name is close, returns the shortest option that contains the
+// same words ("--model-ema" for "--ema"). Returns an empty text if there is none.
 std::string closest(const std::string& word, const std::vector<std::string>& names);
 
 // "; did you mean NAME?", or empty.

@@ -181,7 +181,7 @@ Command completed(const Command& command, const std::vector<dp::RecordedOption>&
   return result;
 }
 
-// Answers to options of other programs that have no spelling here.
+// Answers to options that other programs have and this one does not.
 const std::map<std::string, std::string>& other_programs_options() {
   static const std::map<std::string, std::string> answers = [] {
     std::map<std::string, std::string> all{{"--dropout", "the network sets its dropout"},
@@ -228,7 +228,7 @@ bool same_but_for_capitals(const std::string& a, const std::string& b) {
   return std::ranges::equal(a, b, {}, lower, lower);
 }
 
-// Gives a model or data set in capitals ("ResNet18") the name in the registry.
+// Replaces a model or data set that differs from a registered name only in case ("ResNet18").
 template <typename Entries>
 void use_registered_name(Values& given, const char* option, const Entries& registry) {
   const auto value = given.find(option);
@@ -237,7 +237,7 @@ void use_registered_name(Values& given, const char* option, const Entries& regis
     if (same_but_for_capitals(entry.name, dp::to_text(value->second))) value->second = entry.name;
 }
 
-// An option before the name of a subcommand is read as one of a run.
+// The parser accepts every option of a run before the name of a subcommand. This refuses those without effect.
 void refuse_others(const Command& command, const std::string& subcommand,
                    const std::vector<std::string_view>& accepted) {
   for (const auto& [name, value] : command.given)

@@ -19,7 +19,7 @@ struct Devices {
 // and none is usable.
 Devices choose_devices(const Command& command);
 
-// The given options that choose devices and processes, such as "--cpu 2": a resumed run does not get them back.
+// The given options that choose devices and processes, such as "--cpu 2". A resumed run does not restore them.
 std::string device_options(const Command& command);
 
 }  // namespace dp_train

@@ -52,7 +52,7 @@ std::string lower_case(std::string text) {
   return text;
 }
 
-// The name that the text is, also in capitals ("AdamW"); the text itself if there is none.
+// Finds the name that equals the text if case is ignored ("AdamW"). Returns the text itself if no name does.
 std::string canonical(const std::vector<std::string>& names, const std::string& text) {
   const auto at =
       std::ranges::find_if(names, [&](const std::string& name) { return lower_case(name) == lower_case(text); });

@@ -68,8 +68,9 @@ struct PlanOptions {
   // Training: one op may compute logits and loss. The logits are then valid after loss(), not after forward().
   bool joins_loss = false;
   int shards = 1;  // of the batch, over all replicas
-  // A stage of a pipeline, unless both have their defaults. The first stage reads images; any other one reads `input`,
-  // the output of the stage before it, and computes its gradient. The last stage computes logits and loss.
+  // For a stage of a pipeline. The first stage reads images and has no `input`. Every other stage reads the previous
+  // stage's output, which has the type and layout of `input`, and computes its gradient. The last stage computes the
+  // loss.
   std::optional<kernels::TensorDesc> input{};
   bool last = true;
 };

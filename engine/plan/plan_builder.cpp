@@ -48,7 +48,7 @@ void PlanBuilder::build(const Model& model) {
 void PlanBuilder::end_forward() {
   const Value& output = results_.back().y;
   if (!plan_.options_.last) {
-    plan_.output_ = border(output, step_);  // the next step is the first of backward
+    plan_.output_ = border(output, step_);  // valid until the first step of backward has run
     return;
   }
   TensorDesc plain = any_full(output.desc.shape);

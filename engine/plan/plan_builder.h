@@ -167,7 +167,7 @@ class PlanBuilder {
   std::vector<NormNeighbours> neighbours_;        // per node
   std::vector<Result> results_;                   // per node
   std::vector<std::vector<Gradient>> gradients_;  // per node: the summands so far
-  std::vector<Gradient> input_gradients_;         // the same of the input
+  std::vector<Gradient> input_gradients_;         // the same for the input
   std::vector<char> unfinished_;                  // per parameter entry: its gradient is not final
   std::vector<Lifetime> buffers_;
   int step_ = 0;  // number of steps so far, over all stages

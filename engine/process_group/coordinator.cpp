@@ -103,7 +103,7 @@ void Coordinator::run() {
     check_deadlines();
     std::erase_if(guests_, [](const Guest& guest) { return guest.gone && !guest.connection.unsent(); });
   }
-  guests_.clear();  // a rank that has not heard of the failure sees its connection end
+  guests_.clear();  // closes the connections: a rank that was not told of the failure notices it then
 }
 
 // Advances now_ by at most kLongestLook, so that time in which the process was suspended does not count.

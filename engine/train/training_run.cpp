@@ -193,7 +193,7 @@ void TrainingRun::train_one_step(const Batch& batch) {
   if (options_.unsaved != nullptr && !options_.dry_run) options_.unsaved->store(true);
   Optimizer optimizer = options_.optimizer;
   const double per_step = 1.0 / static_cast<double>(batches_);
-  // Not the step's number: an earlier part of the run may have had another batch.
+  // The step number would be wrong if an earlier part of the run had another batch size.
   const std::int64_t batches_before = state_.epoch * batches_ + state_.batch_in_epoch;
   lr_ = options_.schedule.rate(static_cast<double>(learning_rate(optimizer)),
                                static_cast<double>(batches_before) * per_step, per_step);

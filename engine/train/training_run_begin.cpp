@@ -77,7 +77,7 @@ void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
   if (!resumption_.is_null()) record(resumption_);
 }
 
-// With another batch size, the number of the next batch in its epoch changes too.
+// Converts the position in the epoch to the batch size of this run.
 void TrainingRun::convert_position(Resumed& resumed) const {
   TrainState& had = resumed.checkpoint.state;
   if (had.global_batch == state_.global_batch) return;

@@ -61,8 +61,8 @@ bool becomes(const std::function<bool()>& condition, double seconds = 20) {
 
 constexpr int kTries = 4;  // other programs may use the cores: the fastest try counts
 
-// Calls one(ends) until the program has ended within two seconds of its signal, and one() has returned true: its child
-// processes have too.
+// Repeats one(ends), at most kTries times, until the program ended within two seconds of its signal. one() returns
+// whether its child processes also ended in time.
 void check_fastest(const std::function<bool(Ends&)>& one) {
   bool children = false;
   Ends ends;

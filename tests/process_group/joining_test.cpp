@@ -116,7 +116,7 @@ TEST_CASE("process group: the ranks that joined name a missing rank after the ti
 }
 
 // Rank 2 is the first in the queue of connections: it joins and ends before rank 0 has joined.
-TEST_CASE("process group: a rank that ends while others join is named to those that join after it") {
+TEST_CASE("process group: ranks that join after another rank has ended get an error that names it") {
   GroupAddress address;
   greeting(address, 2, 3);
   std::string first, second;
@@ -128,7 +128,7 @@ TEST_CASE("process group: a rank that ends while others join is named to those t
   CHECK(second == "rank 1 of 3 " + why);
 }
 
-TEST_CASE("process group: a rank that connects after a failure is told of it") {
+TEST_CASE("process group: a rank that connects after a failure gets its message") {
   GroupAddress address;
   greeting(address, 2, 3);
   process_group::Coordinator coordinator(FileHandle(::dup(address.listener.get())), address.options(0, 3));

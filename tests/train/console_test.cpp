@@ -73,7 +73,7 @@ TEST_CASE("an epoch is one line: training, test, time, speed and rate") {
         "Epoch 3: train loss 0.303  Test: Acc@1 70.000 Acc@5 90.000  loss 0.912  8.2 s  5057 img/s  lr 0.05");
   epoch.average = epoch.test;
   CHECK_THAT(dp::epoch_line(epoch, 3), Catch::Contains("  EMA Test: Acc@1 70.000  loss 0.912  8.2 s"));
-  // On a narrow terminal the columns of the least importance are missing, and the line stays one.
+  // On a narrow terminal the least important columns are dropped.
   epoch.average.reset();
   CHECK(dp::epoch_line(epoch, 10, 80) ==
         "Epoch 3: train loss 0.303  Test: Acc@1 70.000  loss 0.912  8.2 s  5057 img/s");
@@ -113,7 +113,7 @@ TEST_CASE("phases are added up replica by replica") {
   CHECK(dp::phase_table({"cpu", "cuda:1"}, sum).find("\ngraph") != std::string::npos);
 }
 
-TEST_CASE("a table of many replicas has blocks that fit the terminal") {
+TEST_CASE("a table of many replicas is split so that it fits the terminal") {
   const std::vector<dp::PhaseTimes> times(9);
   for (const int width : {0, 30, 50, 80, 200}) {
     std::istringstream table(dp::phase_table(std::vector<std::string>(9, "NVIDIA H100 80GB HBM3"), times, width));
@@ -124,7 +124,7 @@ TEST_CASE("a table of many replicas has blocks that fit the terminal") {
   }
 }
 
-TEST_CASE("text is broken at spaces, without its columns") {
+TEST_CASE("long lines are broken at spaces, rows of tables are not") {
   CHECK(dp::wrapped("one two three\nfour\n", 0) == "one two three\nfour\n");
   CHECK(dp::wrapped("one two three\nfour\n", 10) == "one two\n  three\nfour\n");
   CHECK(dp::wrapped("one two three", 8) == "one two\n  three");

@@ -150,7 +150,7 @@ TEST_CASE("several runs are laid side by side, with the options in which they di
     CHECK_THAT(page, Catch::Contains("<summary>Classes and errors of " + std::string(run)));
 }
 
-TEST_CASE("the time spent waiting for data is that of all lines, also where the batch size has changed") {
+TEST_CASE("the time spent waiting for data is the sum over all recorded intervals") {
   const TemporaryFolder temp;
   write_text(temp / "metrics.jsonl",
              "{\"kind\":\"train\",\"step\":1,\"loading_share\":0.5,\"seconds_train\":2}\n"
@@ -166,7 +166,7 @@ TEST_CASE("the axis of a constant curve begins at 0 and names values of its size
   CHECK_THAT(line_chart("Loss", "", {{"", {{1, -2}, {2, -2}}}}), Catch::Contains(">-2<") && Catch::Contains(">0<"));
 }
 
-TEST_CASE("an option that a resumed run has and the first part had not is shown without quotes") {
+TEST_CASE("the history shows an option that was not set before as none, without quotes") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   run_until(options, 2);

@@ -1,4 +1,4 @@
-// A run that is resumed with another batch size, and the time of a run in several parts.
+// Runs that are resumed with another batch size, and the total time of a resumed run.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,15 +12,9 @@
 namespace {
 
 using namespace dp;
-using dp::test::expect_error;
-using dp::test::lines_of;
-using dp::test::read_text;
-using dp::test::run_until;
-using dp::test::TemporaryFolder;
-using dp::test::tiny_options;
-using dp::test::tiny_run;
+using namespace dp::test;
 
-TEST_CASE("a run resumed with another batch size goes on with the image after the last one, at the schedule's place") {
+TEST_CASE("a run resumed with another batch size continues with the next image and the same point of the schedule") {
   struct Row {
     std::int64_t stop, batch, first, steps;  // first: number of the first batch; steps: of the whole run
   };
@@ -52,7 +46,7 @@ TEST_CASE("a run resumed with another batch size goes on with the image after th
   }
 }
 
-TEST_CASE("a batch size that the position in the epoch does not fit is refused") {
+TEST_CASE("a resume inside a batch of the new size is refused") {
   const TemporaryFolder temp;
   run_until(tiny_options(temp / "run"), 2);
   TrainerOptions options = tiny_options();
@@ -62,7 +56,7 @@ TEST_CASE("a batch size that the position in the epoch does not fit is refused")
                [&] { tiny_run(options); });
 }
 
-TEST_CASE("the training time of a resumed run is that of all its parts") {
+TEST_CASE("the training time of a resumed run includes its earlier parts") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   const double first = run_until(options, 8).seconds_train;

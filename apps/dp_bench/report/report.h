@@ -43,7 +43,7 @@ struct Section {
   std::optional<Bars> bars;
 };
 
-inline constexpr const char* kWarning = "warning";  // key of a fact that comes first on a page
+inline constexpr const char* kWarning = "warning";  // the page shows the fact with this key at its top
 
 struct Report {
   std::string command, title;

@@ -79,7 +79,7 @@ struct StepReport {
   double images_per_second = 0;  // since the last report, without the run's first second (or 10 steps)
   double loading_share = 0;      // part of the time since the last report that was spent waiting for data, 0 to 1
   double eta_seconds = 0;        // to the end of the epoch, or to the last step of the run
-  double seconds_train = 0;      // of training so far, in all parts of the run that the folder has
+  double seconds_train = 0;      // of training so far, including the earlier parts of a resumed run
   Stats recent;                  // since the last report
   Stats epoch_so_far;
   std::vector<PhaseTimes> phases;  // per replica, since the last report
@@ -119,7 +119,7 @@ struct RunSummary {
   std::vector<std::string> devices;
   Choice communicator, graphs;
   std::int64_t global_batch = 0, epochs = 0, steps = 0, skipped_steps = 0;
-  double seconds_train = 0;                                  // in all parts of the run that its folder has
+  double seconds_train = 0;                                  // including the earlier parts of a resumed run
   double images_per_second = 0;                              // since the run was started or resumed
   double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;  // NaN: not available
   std::string weights_sha256, checkpoint;

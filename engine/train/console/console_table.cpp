@@ -13,7 +13,7 @@
 namespace dp {
 namespace {
 
-// A column of a line. Those with the highest rank are dropped first.
+// A column of a line. If the line is too wide, the column with the highest rank is dropped first.
 struct Column {
   int rank;
   std::string text;
@@ -28,7 +28,7 @@ std::string joined(const std::vector<Column>& columns) {
   return line;
 }
 
-// Without the columns of the highest ranks, down to `least`, that have no room.
+// Drops columns until the line fits, but only those whose rank is at least `least`.
 std::vector<Column> without_some(std::vector<Column> columns, Width width, int least) {
   const auto rank_of = [](const Column& column) { return column.rank; };
   while (columns.size() > 1 && !fits(joined(columns), width)) {
@@ -80,7 +80,7 @@ std::string accuracies(const Stats& stats, std::int64_t classes) {
 std::string step_line(const StepReport& report, double floor_share, Width width) {
   std::vector<Column> columns{{0, fmt::format("Epoch: [{}]", report.epoch)},
                               {1, numbered(report.batch, report.batches)}};
-  constexpr int kBar = 9, kRate = 8;  // the ranks that are dropped before the line becomes short
+  constexpr int kBar = 9, kRate = 8;  // dropped before the short form is used
   if (width > 0) columns.push_back({kBar, bar(report.batch + 1, report.batches)});
   columns.push_back({4, "eta: " + duration(report.eta_seconds)});
   columns.push_back({kRate, fmt::format("lr: {:.4g}", report.lr)});

@@ -34,7 +34,7 @@ void continue_record(nlohmann::ordered_json& config, const nlohmann::ordered_jso
 // "lr 0.01 -> 0.05 (command line)"
 std::string to_text(const ChangedOption& change, const std::map<std::string, std::string>& given_by);
 
-// "devices", if they differ.
+// The change of the option "devices"; empty if they are equal.
 std::optional<ChangedOption> changed_devices(const nlohmann::ordered_json& before, const nlohmann::ordered_json& now);
 
 // The option's value, as resolved if it was automatic; null if it is not recorded.

@@ -98,7 +98,7 @@ std::string drawn(const Series& series, const Scale& x, const Scale& y) {
   return fmt::format("<polyline class=\"l{}{}\" points=\"{}\"/>", color, series.dash, points) + dots;
 }
 
-// As the curve is drawn: a line, dashed or not, with a dot if its points have dots.
+// A legend entry with a sample of the curve: its colour, dashes and dots.
 std::string legend_of(const Series& series) {
   const int color = series.color % kColors;
   return fmt::format(

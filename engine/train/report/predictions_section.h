@@ -8,8 +8,8 @@
 
 namespace dp {
 
-// The confusion matrix of each run, the accuracy of each class, and the most confident errors as images; of several
-// runs the latter two are folded. For a single run without predictions, a line that says so.
+// The confusion matrix of each run, the accuracy of each class, and the most confident errors as images; with
+// several runs, a reader unfolds the last two. A single run without predictions gets a line that says so.
 std::string predictions_section(const std::vector<RunData>& runs);
 
 }  // namespace dp

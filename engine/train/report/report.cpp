@@ -126,7 +126,7 @@ Cells cells_of(const std::vector<RunData>& runs, const std::function<std::string
 }
 
 std::string results(const std::vector<RunData>& runs) {
-  // A run without a summary is active, or was killed: `curve` of its metrics, or nothing.
+  // An active or killed run has no summary: then the last value of `curve` is shown.
   const auto of_summary = [&](const char* field, const char* format, const char* curve = nullptr) {
     return cells_of(runs, [&](const RunData& run) {
       const bool there = run.summary.is_object() && run.summary.contains(field) && run.summary[field].is_number();
