@@ -19,6 +19,7 @@
 #include "dp/device.h"
 #include "dp/error.h"
 #include "kernels/communicator.h"
+#include "kernels/link.h"
 #include "kernels/ops.h"
 #include "kernels/rendezvous.h"
 #include "kernels/trace_ring.h"
@@ -230,6 +231,10 @@ class Backend {
   // handle of this process's context. Error(usage) if the communicator cannot connect these processes.
   virtual std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& rendezvous) = 0;
   virtual CommunicatorChoice default_communicator(const Rendezvous& rendezvous) const = 0;
+  // A link from one context to another, both of this backend. Error(usage) from a backend without links.
+  virtual std::unique_ptr<Link> make_link(Context& /*sender*/, Context& /*receiver*/) {
+    throw Error(ErrorCode::usage, "pipeline stages require CPU replicas");
+  }
   // A value measured on these devices and stored by remember(), possibly in an earlier run. Empty if there is none.
   virtual std::optional<double> remembered(std::span<const Device>, const std::string&) { return {}; }
   virtual void remember(std::span<const Device>, const std::string&, double) {}

@@ -20,12 +20,15 @@ void estimate_memory(const Command& command, const dp::models::Entry& entry, con
   const dp::Model model = entry.make(images.shape, images.classes);
   const auto replicas =
       dp::estimate_memory(model, options, {batch}, {std::max<std::int64_t>(batch, 128)}, trainer.optimizer);
-  std::printf("%s, %s, global batch %lld, MiB per replica\n", command.model.c_str(), dataset.c_str(),
-              static_cast<long long>(batch));
+  const int stages = options.pipeline.stages;
+  std::printf("%s, %s, global batch %lld, MiB per %s\n", command.model.c_str(), dataset.c_str(),
+              static_cast<long long>(batch), stages > 1 ? "stage of a replica (replica.stage)" : "replica");
   std::printf("replica   weights gradients optimizer statistics   average activations workspace     other     total\n");
   for (std::size_t i = 0; i < replicas.size(); ++i) {
     const dp::MemoryUse& use = replicas[i];
-    std::printf("%7zu %9.1f %9.1f %9.1f %10.2f %9.1f %11.1f %9.1f %9.1f %9.1f\n", i, mebibytes(use.weights),
+    const auto each = static_cast<std::size_t>(stages);
+    const std::string name = std::to_string(i / each) + (stages > 1 ? "." + std::to_string(i % each) : "");
+    std::printf("%7s %9.1f %9.1f %9.1f %10.2f %9.1f %11.1f %9.1f %9.1f %9.1f\n", name.c_str(), mebibytes(use.weights),
                 mebibytes(use.gradients), mebibytes(use.optimizer), mebibytes(use.statistics), mebibytes(use.average),
                 mebibytes(use.activations), mebibytes(use.workspace), mebibytes(use.other), mebibytes(use.total()));
   }
@@ -37,7 +40,7 @@ void estimate_memory(const Command& command, const dp::models::Entry& entry, con
   // Replicas on one device share its free memory. A tenth stays in reserve.
   const auto sharing = std::count(options.devices.begin(), options.devices.end(), options.devices.front());
   const std::size_t each = free / static_cast<std::size_t>(sharing) / 10 * 9;
-  std::printf("largest global batch in %.0f MiB per replica (90 %% of the free memory): %lld\n", mebibytes(each),
+  std::printf("largest global batch in %.0f MiB per device (90 %% of the free memory): %lld\n", mebibytes(each),
               static_cast<long long>(dp::largest_batch(model, options, each, trainer.optimizer)));
 }
 

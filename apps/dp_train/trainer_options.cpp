@@ -45,8 +45,9 @@ void check_resume(const Command& command) {
 dp::TrainerOptions trainer_options(const Command& command, const std::vector<dp::Device>& devices,
                                    const std::shared_ptr<dp::ProcessGroup>& group) {
   check(command);
-  const auto replicas = group ? static_cast<std::int64_t>(group->size()) : static_cast<std::int64_t>(devices.size());
   dp::TrainerOptions options = command.trainer;
+  const std::int64_t replicas =
+      group ? group->size() : static_cast<std::int64_t>(devices.size()) / options.parallel.pipeline.stages;
   if (command.batch_size_per_gpu) options.batch_size = *command.batch_size_per_gpu * replicas;
   if (command.lr_scale == "linear") {
     const auto reference = static_cast<float>(dp::models::find(command.model).recipe.batch_size);

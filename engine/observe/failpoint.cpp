@@ -37,7 +37,8 @@ Failpoint parse_clause(std::string_view clause) {
   Failpoint point;
   const std::vector<std::string_view> parts = split(clause, ':');
   if (parts.size() < 2)
-    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not action:phase[:devN][:stepN][:Nms]", clause));
+    throw Error(ErrorCode::usage,
+                fmt::format("DP_FAIL: '{}' is not action:phase[:devN][:stageN][:microN][:stepN][:Nms]", clause));
   if (parts[0] == "throw")
     point.action = FailAction::raise;
   else if (parts[0] == "stall")
@@ -59,13 +60,18 @@ Failpoint parse_clause(std::string_view clause) {
   for (std::size_t i = 2; i < parts.size(); ++i) {
     if (parts[i].starts_with("dev"))
       point.replica = number<int>(parts[i].substr(3), clause);
+    else if (parts[i].starts_with("stage"))
+      point.stage = number<int>(parts[i].substr(5), clause);
+    else if (parts[i].starts_with("micro"))
+      point.micro_batch = number<int>(parts[i].substr(5), clause);
     else if (parts[i].starts_with("step"))
       point.step = number<std::int64_t>(parts[i].substr(4), clause);
     else if (parts[i].ends_with("ms") && point.action == FailAction::stall)
       point.stall_ms = number<int>(parts[i].substr(0, parts[i].size() - 2), clause);
     else
       throw Error(ErrorCode::usage,
-                  fmt::format("DP_FAIL: '{}' in '{}' is not devN, stepN or, for a stall, Nms", parts[i], clause));
+                  fmt::format("DP_FAIL: '{}' in '{}' is not devN, stageN, microN, stepN or, for a stall, Nms", parts[i],
+                              clause));
   }
   return point;
 }
@@ -84,11 +90,12 @@ std::vector<Failpoint> failpoints_from_environment() {
   return parse_failpoints(text ? text : "");
 }
 
-bool Failpoints::hit_slowly(Phase phase, int replica, std::int64_t step) const {
+bool Failpoints::hit_slowly(const StepPlace& place) const {
+  const auto matches = [](std::int64_t wanted, std::int64_t actual) { return wanted < 0 || wanted == actual; };
   bool nan = false;
   for (const Failpoint& point : points_) {
-    if (point.phase != phase || (point.replica >= 0 && point.replica != replica) ||
-        (point.step >= 0 && point.step != step))
+    if (point.phase != place.phase || !matches(point.replica, place.replica) || !matches(point.step, place.step) ||
+        !matches(point.stage, place.stage) || !matches(point.micro_batch, place.micro_batch))
       continue;
     if (point.action == FailAction::raise) throw std::runtime_error("failure injected by DP_FAIL");
     if (point.action == FailAction::stall) std::this_thread::sleep_for(std::chrono::milliseconds(point.stall_ms));

@@ -18,8 +18,17 @@ struct Failpoint {
   FailAction action = FailAction::none;
   Phase phase = Phase::forward;
   int replica = -1;
+  int stage = -1, micro_batch = -1;
   std::int64_t step = -1;
   int stall_ms = 1000;
+};
+
+// Where a thread is in a training step.
+struct StepPlace {
+  Phase phase = Phase::forward;
+  int replica = 0;
+  std::int64_t step = 0;
+  int stage = 0, micro_batch = 0;
 };
 
 // Parses clauses separated by commas. Error(usage) names the faulty clause.
@@ -30,14 +39,12 @@ class Failpoints {
  public:
   Failpoints() : points_(failpoints_from_environment()) {}
   // Throws or sleeps if a clause matches. Returns whether the caller must plant a NaN.
-  bool hit(Phase phase, int replica, std::int64_t step) const {
-    return points_.empty() ? false : hit_slowly(phase, replica, step);
-  }
+  bool hit(const StepPlace& place) const { return points_.empty() ? false : hit_slowly(place); }
 
   bool empty() const { return points_.empty(); }
 
  private:
-  bool hit_slowly(Phase phase, int replica, std::int64_t step) const;
+  bool hit_slowly(const StepPlace& place) const;
   std::vector<Failpoint> points_;
 };
 

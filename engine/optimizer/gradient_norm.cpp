@@ -18,16 +18,17 @@ std::int64_t norm_blocks(const std::vector<Bucket>& buckets) {
 }
 
 GradientNorm::GradientNorm(Replica& replica, const std::vector<Bucket>& buckets, const std::vector<Range>& own,
-                           std::optional<LossScaling> scaling)
-    : replica_(replica), own_(own) {
+                           std::optional<LossScaling> scaling, std::int64_t before, std::int64_t behind)
+    : replica_(replica), own_(own), first_block_{before} {
   Context& context = replica.context();
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     buckets_.push_back(buckets[i].range);
     first_block_.push_back(first_block_.back() + norm_blocks(buckets[i].range));
     ops_.push_back(own[i].size() != 0 ? context.make_op(GradNormPartials{own[i].size()}) : nullptr);
   }
-  partials_ = replica.allocate(norm_bytes(buckets), &MemoryUse::other);
-  finish_ = context.make_op(GradNormFinish{blocks(), scaling});
+  const std::int64_t all = first_block_.back() + behind;
+  partials_ = replica.allocate(static_cast<std::size_t>(all) * sizeof(double), &MemoryUse::other);
+  finish_ = context.make_op(GradNormFinish{all, scaling});
 }
 
 void GradientNorm::sum_own(std::size_t bucket, Stream& stream) {

@@ -18,13 +18,17 @@ inline std::size_t norm_bytes(const std::vector<Bucket>& buckets) {
 
 class GradientNorm {
  public:
-  // `own`: this replica's part of each bucket; it begins at a block of the bucket.
+  // `own`: this replica's part of each bucket; it begins at a block of the bucket. With a pipeline, the buckets are
+  // those of one stage. The blocks of all stages are in bucket order: `before` ones of later stages precede these, and
+  // `behind` ones of earlier stages follow.
   GradientNorm(Replica& replica, const std::vector<Bucket>& buckets, const std::vector<kernels::Range>& own,
-               std::optional<kernels::LossScaling> scaling);
+               std::optional<kernels::LossScaling> scaling, std::int64_t before = 0, std::int64_t behind = 0);
 
   double* partials(std::size_t bucket) { return partials(bucket, buckets_[bucket].begin); }
   double* own_partials(std::size_t bucket) { return partials(bucket, own_[bucket].begin); }
-  std::int64_t blocks() const { return first_block_.back(); }  // of all buckets
+  std::int64_t blocks() const { return first_block_.back() - first_block_.front(); }  // of all buckets
+  double* all_partials() { return static_cast<double*>(partials_->data()); }          // of all stages
+  std::int64_t all_blocks() const { return static_cast<std::int64_t>(partials_->bytes() / sizeof(double)); }
 
   // Enqueue.
   void sum_own(std::size_t bucket, kernels::Stream& stream);
@@ -38,7 +42,7 @@ class GradientNorm {
 
   Replica& replica_;
   std::vector<kernels::Range> buckets_, own_;
-  std::vector<std::int64_t> first_block_{0};       // one more than buckets
+  std::vector<std::int64_t> first_block_;          // one more than buckets
   std::vector<std::unique_ptr<kernels::Op>> ops_;  // one per bucket; null if this replica updates nothing of it
   std::unique_ptr<kernels::Op> finish_;
   std::unique_ptr<kernels::Buffer> partials_;

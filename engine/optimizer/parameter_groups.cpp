@@ -24,28 +24,32 @@ void check(const ParameterGroup& group) {
                             group.pattern));
 }
 
-bool matches(const ParameterGroup& group, const ParameterEntry& entry) {
-  return (!group.vectors || entry.shape.rank() == 1) && ::fnmatch(group.pattern.c_str(), entry.name.c_str(), 0) == 0;
+template <typename Parameter>
+bool matches(const ParameterGroup& group, const Parameter& parameter) {
+  return (!group.vectors || parameter.shape.rank() == 1) &&
+         ::fnmatch(group.pattern.c_str(), parameter.name.c_str(), 0) == 0;
 }
 
 }  // namespace
 
-ParameterGroups::ParameterGroups(std::vector<ParameterGroup> groups, const ParameterTable& table)
-    : groups_(std::move(groups)) {
-  if (groups_.empty()) return;
-  if (groups_.size() >= kernels::kMaxGroups)
+void check_groups(const std::vector<ParameterGroup>& groups, const Model& model) {
+  if (groups.size() >= kernels::kMaxGroups)
     throw Error(ErrorCode::usage,
-                fmt::format("{} parameter groups; at most {} are possible", groups_.size(), kernels::kMaxGroups - 1));
-  map_.resize(static_cast<std::size_t>((table.size() + kGroupElements - 1) / kGroupElements));
-  for (const ParameterGroup& group : groups_) {
+                fmt::format("{} parameter groups; at most {} are possible", groups.size(), kernels::kMaxGroups - 1));
+  for (const ParameterGroup& group : groups) {
     check(group);
-    if (std::none_of(table.entries().begin(), table.entries().end(),
-                     [&](const ParameterEntry& entry) { return matches(group, entry); }))
+    if (std::ranges::none_of(model.parameters(), [&](const ParameterSpec& spec) { return matches(group, spec); }))
       throw Error(ErrorCode::usage, fmt::format("no parameter of the model matches '{}'{}; the names are those of a "
                                                 "state dict, such as '{}'",
                                                 group.pattern, group.vectors ? " and has one dimension" : "",
-                                                table.entries().front().name));
+                                                model.parameters().front().name));
   }
+}
+
+ParameterGroups::ParameterGroups(std::vector<ParameterGroup> groups, const ParameterTable& table)
+    : groups_(std::move(groups)) {
+  if (groups_.empty()) return;
+  map_.resize(static_cast<std::size_t>((table.size() + kGroupElements - 1) / kGroupElements));
   for (const ParameterEntry& entry : table.entries()) {
     const auto found = std::find_if(groups_.begin(), groups_.end(),
                                     [&](const ParameterGroup& group) { return matches(group, entry); });

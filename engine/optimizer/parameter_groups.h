@@ -10,9 +10,12 @@
 
 namespace dp::engine {
 
+// Error(usage) if there are too many groups, if a pattern matches no parameter, or if a factor or decay is negative.
+void check_groups(const std::vector<ParameterGroup>& groups, const Model& model);
+
 class ParameterGroups {
  public:
-  // Error(usage) if there are too many groups, if a pattern matches no parameter, or if a factor or decay is negative.
+  // Requires check_groups(). A group may have no parameter in the table.
   ParameterGroups(std::vector<ParameterGroup> groups, const ParameterTable& table);
 
   // For each kGroupElements elements of the arenas: the index of their group in UpdateInputs::groups, 0 if they have

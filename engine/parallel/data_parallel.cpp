@@ -73,7 +73,7 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   s.graphs->end_step();
   s.end_step();
   s.optimizer.updated();
-  if (s.average) s.average->updated();
+  for (const auto& average : s.averages) average->updated();
   s.state_dict.trained(std::min<std::int64_t>(micro_batches, batch.size()));  // only micro-batches with rows
   if (s.setup.options.check_replicas && !replicas_identical())
     throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.team.step));
@@ -83,7 +83,7 @@ void DataParallel::evaluate(const Batch& batch) {
   State& s = *state_;
   check_batch(batch, s.setup.model);
   s.forward_rows = 0;
-  s.reserve(engine::evaluated_batch(batch.size(), batch.resident));
+  s.reserve(engine::evaluated_batch(batch.size(), batch.resident, s.setup.options));
   s.graphs->evaluated(batch.global_size(), batch.resident.set != nullptr);
   s.state_dict.broadcast_buffers();
   const kernels::StepInputs inputs = s.step_inputs(batch.global_size());
@@ -106,7 +106,7 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   std::vector<engine::BatchKind> batches;
   for (const std::int64_t rows : train_batches)
     s.step->number_rows(rows), batches.push_back(engine::training_batch(rows, train_images, options));
-  for (const std::int64_t rows : eval_batches) batches.push_back(engine::evaluated_batch(rows, eval_images));
+  for (const std::int64_t rows : eval_batches) batches.push_back(engine::evaluated_batch(rows, eval_images, options));
   std::optional<Optimizer> update;
   if (optimizer)
     update = optimizer;
@@ -121,7 +121,7 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
 
 // A batch must be large enough to train batch normalisation.
 void DataParallel::State::require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const {
-  const engine::Norm* const norm = setup.norms.of_one_cell();
+  const engine::Norm* const norm = setup.norm_of_one_cell();
   if (norm == nullptr) return;
   const bool sync = setup.options.batch_norm == BatchNormMode::sync, ranks = setup.options.process_group != nullptr;
   bool single = sync && ranks && global_rows == 1;  // a micro-batch's rows on other ranks are unknown here
@@ -151,7 +151,8 @@ void DataParallel::set_weights(const std::vector<NamedTensor>& tensors) {
   State& s = *state_;
   s.forward_rows = 0;
   s.state_dict.set_weights(tensors);
-  if (s.setup.options.ema_decay) s.team.on_master([&](Replica&, GradientSync&) { s.average->restart(); });
+  if (s.setup.options.ema_decay)
+    s.team.on_master([&](Replica& master, GradientSync&) { s.average_of(master).restart(); });
 }
 
 void DataParallel::set_optimizer_state(const OptimizerState& state) {
@@ -171,7 +172,7 @@ void DataParallel::swap_average() {
     throw Error(ErrorCode::usage, "there is no moving average of the weights; set ema_decay");
   s.forward_rows = 0;
   s.team.wait_for_all();
-  s.team.on_master([&](Replica&, GradientSync&) { s.average->swap(); });
+  s.team.on_master([&](Replica& master, GradientSync&) { s.average_of(master).swap(); });
   s.state_dict.broadcast_weights();
   s.state_dict.buffers_changed();
 }
@@ -193,11 +194,13 @@ void DataParallel::set_average_weights(const std::vector<NamedTensor>& tensors) 
   state_dict.set_batches_tracked(tracked);
 }
 
-std::int64_t DataParallel::average_updates() const { return state_->average ? state_->average->updates() : 0; }
+std::int64_t DataParallel::average_updates() const {
+  return state_->averages.empty() ? 0 : state_->averages.front()->updates();
+}
 
 void DataParallel::set_average_updates(std::int64_t updates) {
   if (updates < 0) throw Error(ErrorCode::usage, fmt::format("a moving average cannot have made {} updates", updates));
-  if (state_->average) state_->average->set_updates(updates);
+  for (const auto& average : state_->averages) average->set_updates(updates);
 }
 
 std::optional<LossScale> DataParallel::loss_scale() const {
@@ -217,13 +220,11 @@ bool DataParallel::replicas_identical() const {
   s.team.wait_for_all();
   s.state_dict.gather_values();
   // With mixed precision, also compares the weights in the activation type.
-  const Replica& first = *s.team.replicas.front();
-  const std::size_t low =
-      Replica::sizes(*s.setup.table, s.setup.norms, first.context(), s.setup.replica_options(0)).low_values;
-  const std::size_t bytes = s.setup.table->bytes();
-  std::vector<std::vector<std::byte>> copies(s.team.replicas.size(), std::vector<std::byte>(bytes + low));
+  std::vector<std::vector<std::byte>> copies(s.team.replicas.size());
   s.team.on_replicas([&](Replica& replica, GradientSync&) {
+    const std::size_t low = s.setup.sizes_of(replica).low_values, bytes = replica.table().bytes();
     auto& copy = copies[s.team.local(replica)];
+    copy.resize(bytes + low);
     replica.compute().download(copy.data(), replica.values(), bytes);
     if (low != 0) replica.compute().download(copy.data() + bytes, replica.low_value(0), low);
   });
@@ -231,8 +232,8 @@ bool DataParallel::replicas_identical() const {
     const auto digests = s.team.of_all_ranks(crc32c(copies.front()));
     return std::equal(digests.begin() + 1, digests.end(), digests.begin());
   }
-  for (const auto& copy : copies)
-    if (std::memcmp(copy.data(), copies.front().data(), copy.size()) != 0) return false;
+  for (std::size_t i = 0; i < copies.size(); ++i)
+    if (copies[i] != copies[i % s.setup.stages.size()]) return false;
   return true;
 }
 

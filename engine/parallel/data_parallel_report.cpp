@@ -6,6 +6,9 @@
 
 #include "dp/error.h"
 #include "engine/parallel/data_parallel_state.h"
+#include "engine/parallel/parallel_option_table.h"
+#include "engine/parallel/pipeline/schedule.h"
+#include "engine/replica/memory_room.h"
 
 namespace dp {
 
@@ -86,7 +89,7 @@ EvaluatedLogits DataParallel::take_logits() {
   }
   if (taken.samples.empty()) return taken;
   const std::int64_t classes = s.setup.model.output().numel();
-  taken.logits = Tensor({static_cast<std::int64_t>(taken.samples.size()), classes}, s.setup.table->type());
+  taken.logits = Tensor({static_cast<std::int64_t>(taken.samples.size()), classes}, s.setup.type());
   s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
     const std::size_t local = s.team.local(replica);
     auto* const to = static_cast<std::byte*>(taken.logits.raw()) +
@@ -106,7 +109,7 @@ std::vector<PhaseTimes> DataParallel::take_phase_times() {
 const Model& DataParallel::model() const { return state_->setup.model; }
 const DataParallelOptions& DataParallel::options() const { return state_->setup.options; }
 
-int DataParallel::size() const { return state_->setup.size(); }
+int DataParallel::size() const { return state_->setup.size() * state_->setup.stage_count(); }
 
 std::vector<std::string> DataParallel::device_names() const { return state_->device_names; }
 
@@ -121,26 +124,52 @@ Choice DataParallel::communicator_choice() const {
 
 Choice DataParallel::graphs_choice() const { return state_->graphs->choice(); }
 
-MemoryUse DataParallel::memory_use(int replica) const {
-  const auto at = static_cast<std::size_t>(replica);
+MemoryUse DataParallel::memory_use(int device) const {
+  const auto at = static_cast<std::size_t>(device);
   return state_->setup.options.process_group ? state_->rank_memory.at(at) : state_->team.replicas.at(at)->memory_use();
+}
+
+std::string DataParallel::describe_pipeline() const {
+  const engine::ModelSetup& setup = state_->setup;
+  if (!setup.pipelined()) return {};
+  const PipelineOptions& pipeline = setup.options.pipeline;
+  std::string cuts;
+  for (const engine::Cut& cut : setup.cuts) cuts += " " + cut.name;
+  const std::vector<engine::StageSeconds> equal(setup.stages.size(), {1, 1, 1});
+  const double bubble = engine::simulate(pipeline.schedule, equal, pipeline.micro_batches, /*hand_over=*/0).bubble;
+  std::size_t fullest = 0;
+  for (const auto& replica : state_->team.replicas) fullest = std::max(fullest, replica->memory_use().total());
+  return fmt::format(
+      "pipeline: {} stages at{}, {:.1f} % balanced, bubble {:.0f} % ({}, {} micro-batches), {} on the "
+      "fullest device",
+      setup.stage_count(), cuts, 100 * setup.balance, 100 * bubble,
+      parallel_option_table().text("schedule", setup.options), pipeline.micro_batches, engine::in_units(fullest));
 }
 
 std::string DataParallel::describe_steps() const { return state_->graphs->describe(); }
 
 std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   State& s = *state_;
+  if (s.setup.pipelined()) {
+    s.reserve(engine::training_batch(global_batch, {}, s.setup.options));
+    s.reserve(engine::evaluated_batch(global_batch, {}, s.setup.options));
+  }
   std::string text = fmt::format("model {}: {} parameters, {:.1f} MiB a copy\n{}\n", s.setup.model.name(),
                                  s.setup.model.parameter_count(),
-                                 static_cast<double>(s.setup.table->bytes()) / (1 << 20), describe_steps());
-  for (const auto& entry : s.setup.table->entries())
-    text += fmt::format("  {:<24} {:<20} at {:>10}  {}\n", entry.name, to_string(entry.shape), entry.offset,
-                        entry.layout.name);
+                                 static_cast<double>(s.setup.parameter_bytes()) / (1 << 20), describe_steps());
+  if (s.setup.pipelined()) text += describe_pipeline() + "\n";
+  for (const engine::Stage& stage : s.setup.stages) {
+    if (s.setup.pipelined()) text += fmt::format("stage {}\n", &stage - &s.setup.stages.front());
+    for (const auto& entry : stage.table->entries())
+      text += fmt::format("  {:<24} {:<20} at {:>10}  {}\n", entry.name, to_string(entry.shape), entry.offset,
+                          entry.layout.name);
+  }
   if (const auto low = activations_of(s.setup.options))
     text += fmt::format("mixed precision: activations and the weights that layers read in {}, {:.1f} MiB a copy{}\n",
-                        to_string(*low), static_cast<double>(s.setup.table->size() * 2) / (1 << 20),
+                        to_string(*low),
+                        static_cast<double>(s.setup.parameter_bytes() / s.setup.element_bytes() * 2) / (1 << 20),
                         s.setup.scales_loss() ? ", the loss scaled" : "");
-  if (s.setup.table->vectors() != 0)
+  if (s.setup.stages.front().table->vectors() != 0)
     text += s.setup.options.ema_decay
                 ? "each step gathers all weights in float32, for the moving average\n"
                 : "each step gathers weights as layers read them, biases and normalisation in float32\n";
@@ -148,22 +177,29 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
     text += s.setup.shards() > 1 ? "gradients are rounded to bfloat16 for their sum\n"
                                  : "one replica sums nothing: no gradient is rounded to bfloat16\n";
   text += "buckets, in the order in which they become ready\n";
-  for (const auto& bucket : s.team.gradient_syncs.front()->buckets())
-    text += fmt::format(
-        "  {:>10} to {:>10}  {:.2f} MiB  from {}\n", bucket.range.begin, bucket.range.end,
-        static_cast<double>(bucket.range.size()) * static_cast<double>(size_of(s.setup.table->type())) / (1 << 20),
-        s.setup.table->entry(bucket.first_entry).name);
-  std::string plans;
+  for (int stage = s.setup.stage_count(); stage-- > 0;)
+    for (const auto& bucket : s.team.gradient_syncs[s.team.number(0, stage)]->buckets())
+      text += fmt::format(
+          "  {:>10} to {:>10}  {:.2f} MiB  from {}\n", bucket.range.begin, bucket.range.end,
+          static_cast<double>(bucket.range.size()) * static_cast<double>(s.setup.element_bytes()) / (1 << 20),
+          s.setup.stage(stage).table->entry(bucket.first_entry).name);
   const std::int64_t whole =
       s.setup.options.process_group ? (global_batch + s.setup.size() - 1) / s.setup.size() : global_batch;
   const std::int64_t micro = engine::shard_of(whole, 0, s.setup.options.grad_accum_steps, Split::balanced).size();
-  s.team.on_first([&](engine::Replica& replica, engine::GradientSync&) {
-    for (const auto& [rows, training] : {std::pair(micro, true), {whole, false}})
-      plans += replica.describe(
-          replica.plan(s.setup.plan_options(s.setup.rows_of(rows, replica.rank(), 0).size(), training, false,
-                                            training && s.setup.options.loss == LossAt::gathered)));
+  std::vector<std::string> plans(s.setup.stages.size());
+  s.team.on_first_of_stages([&](engine::Replica& replica, engine::GradientSync&) {
+    std::string& own = plans[static_cast<std::size_t>(replica.stage())];
+    if (s.setup.pipelined()) own = fmt::format("stage {}\n", replica.stage());
+    for (const bool training : {true, false}) {
+      const std::int64_t rows =
+          s.setup.rows_of(training || s.setup.pipelined() ? micro : whole, replica.rank(), 0).size();
+      const bool gathers = training && s.setup.options.loss == LossAt::gathered;
+      own += replica.describe(
+          replica.plan(s.setup.plan_options(replica.stage(), rows, training, /*accumulate=*/false, gathers)));
+    }
   });
-  return text + plans;
+  for (const std::string& stage : plans) text += stage;
+  return text;
 }
 
 }  // namespace dp

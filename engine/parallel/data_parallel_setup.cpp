@@ -66,10 +66,9 @@ kernels::ContextOptions context_options(const DataParallelOptions& o, int replic
 std::size_t usual_bucket_bytes(engine::ReplicaSet& team,
                                const std::vector<std::unique_ptr<kernels::Communicator>>& communicators) {
   const DataParallelOptions& o = team.setup.options;
-  const engine::ParameterTable& table = *team.setup.table;
   if (o.devices.front().kind != DeviceKind::cuda || team.setup.size() == 1 || !o.autotune || o.deterministic ||
-      !(engine::worth_tuning(table) || engine::test_modes().tune_small_networks))
-    return engine::default_bucket_bytes(table);
+      !(engine::worth_tuning(*team.setup.stages.front().table) || engine::test_modes().tune_small_networks))
+    return engine::default_bucket_bytes(team.setup.parameter_bytes());
   ProcessGroup* const group = o.process_group.get();
   const bool leads = group == nullptr || group->leads();
   const auto of_first = [&](double value) {
@@ -133,12 +132,15 @@ DataParallel::State::State(const Model& model, ResolvedOptions resolved)
   make_graphs();
   if (options.trace_steps > 0) make_tracers();
   set_initial_weights();
+  if (options.ema_decay && team.replicas.front()->rank() == 0) averages.resize(setup.stages.size());
   if (options.ema_decay)
     team.on_master([&](engine::Replica& master, engine::GradientSync&) {
-      average = std::make_unique<engine::MovingAverage>(master, *options.ema_decay, setup.norms.buffer_size());
+      auto& average = averages[static_cast<std::size_t>(master.stage())];
+      average = std::make_unique<engine::MovingAverage>(master, *options.ema_decay,
+                                                        setup.stage_of(master).norms.buffer_size());
       average->restart();
     });
-  step = std::make_unique<engine::TrainingStep>(team, *graphs, gathered_loss, average.get());
+  step = std::make_unique<engine::TrainingStep>(team, *graphs, gathered_loss, averages);
 }
 
 // The first replica's plan chooses the parameter layouts of all.
@@ -146,35 +148,25 @@ void DataParallel::State::make_replicas() {
   const DataParallelOptions& options = setup.options;
   std::vector<std::unique_ptr<kernels::Context>> contexts(options.devices.size());
   kernels::Backend& backend = kernels::backend(options.devices.front().kind);
-  team.run([&](int rank) {
-    kernels::ContextOptions context = context_options(options, rank, team.pool.abort_flag());
-    auto& opened = contexts[static_cast<std::size_t>(rank)];
-    opened = backend.open(options.devices[static_cast<std::size_t>(rank)], context);
+  team.run([&](int number) {
+    kernels::ContextOptions context = context_options(options, number, team.pool.abort_flag());
+    auto& opened = contexts[static_cast<std::size_t>(number)];
+    opened = backend.open(options.devices[static_cast<std::size_t>(number)], context);
     opened->bind_thread();
-    if (rank != 0) return;
-    std::unique_ptr<kernels::Context> untuned;  // the plan below never runs
+    if (number != 0) return;
+    std::unique_ptr<kernels::Context> untuned;  // the plans of make_stages() never run
     if (context.autotune) context.autotune = false, untuned = backend.open(opened->device(), context);
-    const engine::Plan plan(setup.model, untuned ? *untuned : *opened,
-                            setup.plan_options(engine::kLayoutRows, true, false, true), nullptr, setup.norms);
-    setup.table =
-        std::make_unique<engine::ParameterTable>(setup.model, plan.parameter_layouts(), opened->compute_type(),
-                                                 bucket_granularity(options), vectors_first(options));
-    setup.ready_in_segment.resize(setup.backward_gathers.empty() ? 0 : 1);
-    for (const engine::PlanStep& piece : plan.backward()) {
-      if (setup.ready_in_segment.empty()) break;
-      if (piece.ready_from >= 0) setup.ready_in_segment.back().push_back(piece.ready_from);
-      if (piece.gathers) setup.ready_in_segment.emplace_back();
-    }
+    setup.make_stages(untuned ? *untuned : *opened);
   });
-  if (setup.table->entries().empty()) refuse("model '" + setup.model.name() + "' has no parameters to train");
-  setup.groups = std::make_unique<engine::ParameterGroups>(options.parameter_groups, *setup.table);
   reservations.require_room_for_weights(*contexts.front());
 
   team.run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
-    const int rank = options.process_group ? options.process_group->rank() : local;
-    team.replicas[r] = std::make_unique<engine::Replica>(setup.model, std::move(contexts[r]), *setup.table, setup.norms,
-                                                         setup.replica_options(rank));
+    const int rank = options.process_group ? options.process_group->rank() : local / setup.stage_count();
+    const int number = local % setup.stage_count();
+    const engine::Stage& stage = setup.stage(number);
+    team.replicas[r] = std::make_unique<engine::Replica>(stage.model, std::move(contexts[r]), *stage.table, stage.norms,
+                                                         setup.replica_options(rank, number));
   });
 }
 
@@ -182,33 +174,34 @@ void DataParallel::State::make_replicas() {
 void DataParallel::State::make_communicators() {
   DataParallelOptions& options = setup.options;
   const std::size_t count = options.devices.size();
-  std::vector<kernels::Context*> contexts;
-  for (const auto& replica : team.replicas) contexts.push_back(&replica->context());
   std::vector<std::unique_ptr<kernels::Communicator>> of_buckets(count);
   team.watched([&] {
     kernels::Backend& backend = kernels::backend(options.devices.front().kind);
     const std::string name = communicator_name(options.comm);
+    kernels::Context& first = team.replicas.front()->context();
     if (options.process_group && setup.size() > 1) {
-      of_buckets.front() = backend.join(name, *contexts.front(), options.process_group->state());
-      team.io.push_back(backend.join(name, *contexts.front(), options.process_group->state()));
+      of_buckets.front() = backend.join(name, first, options.process_group->state());
+      team.io.push_back(backend.join(name, first, options.process_group->state()));
     } else if (setup.shards() > 1) {
-      of_buckets = backend.make_communicators(name, contexts);
-      if (count > 1) team.io = backend.make_communicators(name, contexts);
+      team.connect(of_buckets, backend, name);
+      if (setup.size() > 1) team.connect(team.io, backend, name);
     }
+    team.link(backend);
   });
-  const bool chosen = options.bucket_bytes != 0;
-  if (!chosen) options.bucket_bytes = usual_bucket_bytes(team, of_buckets);
-  const std::vector<engine::Bucket> buckets =
-      chosen ? setup.table->buckets(options.bucket_bytes)
-             : engine::automatic_buckets(options, *setup.table, options.bucket_bytes);
+  const std::size_t usual = options.bucket_bytes != 0 ? 0 : usual_bucket_bytes(team, of_buckets);
+  std::vector<std::vector<engine::Bucket>> buckets;  // per stage
+  for (const engine::Stage& stage : setup.stages) buckets.push_back(setup.buckets_of(stage, usual));
+  if (usual != 0) options.bucket_bytes = usual;
+  std::vector<engine::NormOfStages> norms = team.join_norms(buckets);
   const LossScaleOptions& scale = options.loss_scale;
   std::optional<kernels::LossScaling> scaling;
   if (setup.scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};
   team.run([&](int local) {
     const auto r = static_cast<std::size_t>(local);
     team.gradient_syncs[r] = std::make_unique<engine::GradientSync>(
-        *team.replicas[r], std::move(of_buckets[r]), options.reduce, buckets, *setup.groups, setup.failpoints,
-        options.reduce_dtype, scaling, options.ema_decay.has_value());
+        *team.replicas[r], std::move(of_buckets[r]), options.reduce, buckets[r % buckets.size()],
+        *setup.stage_of(*team.replicas[r]).groups, setup.failpoints, options.reduce_dtype, scaling,
+        options.ema_decay.has_value(), std::move(norms[r]));
   });
 }
 
@@ -276,7 +269,7 @@ kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, 
   inputs.max_norm = options.clip_grad_norm ? static_cast<float>(*options.clip_grad_norm) : 0.0f;
   inputs.skip_nonfinite = options.on_nonfinite == OnNonfinite::skip;
   if (update != nullptr) inputs.update = optimizer.inputs(*update);
-  if (average) inputs.average_share = average->next_share();
+  if (!averages.empty()) inputs.average_share = averages.front()->next_share();
   return inputs;
 }
 

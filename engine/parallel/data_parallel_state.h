@@ -38,6 +38,9 @@ struct DataParallel::State {
   }
   const Tensor& forward_all(const Tensor& images, bool training);
   void end_step() { ++team.step, begun = false; }
+  engine::MovingAverage& average_of(const engine::Replica& master) {
+    return *averages[static_cast<std::size_t>(master.stage())];
+  }
   // Whether the next step must not run as a graph, because of failpoints or because it is traced.
   bool step_is_eager() const {
     return !setup.failpoints.empty() || (!team.tracers.empty() && team.tracers.front()->records_next());
@@ -51,7 +54,7 @@ struct DataParallel::State {
   engine::Reservations reservations;
   engine::StateDict state_dict;
   engine::ReplicatedOptimizer optimizer;
-  std::unique_ptr<engine::MovingAverage> average;  // on the master, with ema_decay
+  engine::MovingAverages averages;
   std::unique_ptr<engine::StepGraphs> graphs;
   std::unique_ptr<engine::TrainingStep> step;
 

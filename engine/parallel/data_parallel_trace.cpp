@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <new>
 
@@ -93,10 +94,12 @@ std::int64_t DataParallel::write_trace(const std::string& file) {
   std::vector<std::string> events;
   std::int64_t steps = 0, dropped = 0;
   for (std::size_t r = 0; r < s.team.tracers.size(); ++r) {
-    const int rank = s.team.replicas[r]->rank();
-    const std::string name = fmt::format("{} {} ({})", group != nullptr ? "rank" : "replica", rank,
-                                         s.device_names[static_cast<std::size_t>(rank)]);
-    engine::TraceText text = engine::trace_text(*s.team.tracers[r], rank, name, zero - offset);
+    const engine::Replica& replica = *s.team.replicas[r];
+    const int number = group != nullptr ? replica.rank() : static_cast<int>(r);  // of all devices
+    const std::string stage = s.setup.pipelined() ? fmt::format(" stage {}", replica.stage()) : std::string();
+    const std::string name = fmt::format("{} {}{} ({})", group != nullptr ? "rank" : "replica", replica.rank(), stage,
+                                         s.device_names[static_cast<std::size_t>(number)]);
+    engine::TraceText text = engine::trace_text(*s.team.tracers[r], number, name, zero - offset);
     events.push_back(std::move(text.events));
     steps = std::max(steps, text.steps);
     dropped += text.dropped;
@@ -119,11 +122,17 @@ std::int64_t DataParallel::write_trace(const std::string& file) {
 std::vector<LayerTime> DataParallel::layer_times() {
   State& s = *state_;
   if (s.team.tracers.empty()) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
-  s.team.replicas.front()->trace(*s.team.tracers.front());
-  s.team.gradient_syncs.front()->trace(*s.team.tracers.front());
   kernels::Rates rates;
   s.team.on_first([&](engine::Replica& replica, engine::GradientSync&) { rates = replica.context().rates(); });
-  return engine::layer_times(*s.team.replicas.front(), *s.team.tracers.front(), rates);
+  std::vector<LayerTime> times;
+  for (int stage = 0; stage < s.setup.stage_count(); ++stage) {
+    const std::size_t number = s.team.number(0, stage);
+    s.team.replicas[number]->trace(*s.team.tracers[number]);
+    s.team.gradient_syncs[number]->trace(*s.team.tracers[number]);
+    std::ranges::move(engine::layer_times(*s.team.replicas[number], *s.team.tracers[number], rates),
+                      std::back_inserter(times));
+  }
+  return times;
 }
 
 double DataParallel::step_floor(std::int64_t batch) const {
@@ -137,7 +146,8 @@ double DataParallel::step_floor(std::int64_t batch) const {
       for (int shard = 0; shard < replica.local_shards(); ++shard) {
         const std::int64_t rows = setup.rows_of(setup.micro_batch(local, micro).size(), replica.rank(), shard).size();
         const bool gathers = setup.options.loss == LossAt::gathered;
-        if (rows > 0) plans.push_back(replica.find_plan(setup.plan_options(rows, true, micro > 0, gathers)));
+        if (rows > 0)
+          plans.push_back(replica.find_plan(setup.plan_options(replica.stage(), rows, true, micro > 0, gathers)));
       }
     std::erase(plans, nullptr);
     return plans;

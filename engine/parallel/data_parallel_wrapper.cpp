@@ -32,6 +32,11 @@ class BufferStorage final : public Storage {
   bool host_accessible_;
 };
 
+void refuse_pipeline(const engine::ModelSetup& setup) {
+  if (setup.pipelined())
+    throw Error(ErrorCode::usage, "with pipeline stages only train_step and evaluate are available");
+}
+
 void refuse_scaled(bool scales_loss) {
   if (scales_loss)
     throw Error(ErrorCode::usage,
@@ -48,6 +53,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
                                       model.name() + "', which reads " + to_string(model.input()) + " per sample");
   if (setup.options.process_group)
     throw Error(ErrorCode::usage, "with a process group only train_step and evaluate are available");
+  refuse_pipeline(setup);
   if (setup.local_shards() > 1)
     throw Error(ErrorCode::usage,
                 "with several logical shards per replica only train_step and evaluate are available; to call forward() "
@@ -72,7 +78,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   const Shape shape = model.output().prepended(rows);
   const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * setup.element_bytes();
   logits =
-      Tensor(shape, setup.table->type(),
+      Tensor(shape, setup.type(),
              std::make_shared<BufferStorage>(alone ? master.arena() : gathered_loss.logits(), alone ? offset : 0, bytes,
                                              setup.options.devices.front(), master.context().host_accessible()));
   if (training) {
@@ -104,6 +110,7 @@ void DataParallel::backward(const Tensor& logits_grad) {
 
 void DataParallel::step(const Optimizer& optimizer) {
   State& s = *state_;
+  refuse_pipeline(s.setup);
   refuse_scaled(s.setup.scales_loss());
   engine::check(optimizer);
   s.forward_rows = 0;
@@ -115,7 +122,7 @@ void DataParallel::step(const Optimizer& optimizer) {
   });
   s.end_step();
   s.optimizer.updated();
-  if (s.average) s.average->updated();
+  for (const auto& average : s.averages) average->updated();
 }
 
 }  // namespace dp

@@ -27,11 +27,30 @@ std::vector<Range> parts_of(const Replica& replica, const std::vector<Bucket>& b
   return parts;
 }
 
+std::int64_t blocks_of(const NormOfStages& stages, int first, int last) {
+  std::int64_t blocks = 0;
+  for (int rank = first; rank < last; ++rank) blocks += stages.blocks[static_cast<std::size_t>(rank)];
+  return blocks;
+}
+
+GradientNorm norm_of(Replica& replica, const std::vector<Bucket>& buckets, const std::vector<Range>& own,
+                     const std::optional<LossScaling>& scaling, const NormOfStages& stages) {
+  if (!stages.communicator) return {replica, buckets, own, scaling};
+  const int rank = stages.communicator->rank();
+  return {replica,
+          buckets,
+          own,
+          scaling,
+          blocks_of(stages, 0, rank),
+          blocks_of(stages, rank + 1, stages.communicator->size())};
+}
+
 }  // namespace
 
 GradientSync::GradientSync(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode,
                            std::vector<Bucket> buckets, const ParameterGroups& groups, const Failpoints& failpoints,
-                           DType reduce_dtype, std::optional<LossScaling> scaling, bool keeps_values)
+                           DType reduce_dtype, std::optional<LossScaling> scaling, bool keeps_values,
+                           NormOfStages stages)
     : replica_(replica),
       communicator_(std::move(communicator)),
       mode_(mode),
@@ -43,8 +62,11 @@ GradientSync::GradientSync(Replica& replica, std::unique_ptr<Communicator> commu
       keeps_values_(keeps_values),
       own_(parts_of(replica, buckets_, mode, communicator_ ? communicator_->size() : 1)),
       optimizer_(replica, own_, groups),
-      norm_(replica, buckets_, own_, scaling) {
+      stages_(std::move(stages)),
+      norm_(norm_of(replica, buckets_, own_, scaling, stages_)) {
   Context& context = replica.context();
+  if (stages_.communicator)
+    stages_.communicator->reserve(static_cast<std::size_t>(norm_.all_blocks()) * sizeof(double));
   if (communicator_) {
     comm_ = context.make_stream(StreamUse::communication);
     comm_->label(replica.label_of(Phase::broadcast));
@@ -66,7 +88,8 @@ GradientSync::GradientSync(Replica& replica, std::unique_ptr<Communicator> commu
       if (mixed && others.size() != 0 && !arrives_low(bucket)) casts_.back().push_back(cast_of(others));
   }
   if (mixed) cast_all_ = cast_of({0, replica.table().size()});
-  if (communicator_) partial_bytes_.resize(static_cast<std::size_t>(communicator_->size()));
+  for (const Communicator* const between : {communicator_.get(), stages_.communicator.get()})
+    if (between) partial_bytes_.resize(std::max(partial_bytes_.size(), static_cast<std::size_t>(between->size())));
 }
 
 GradientSync::Cast GradientSync::cast_of(Range range) {
@@ -84,6 +107,7 @@ void GradientSync::run(const Cast& cast) {
 GradientSync::~GradientSync() {
   stop();
   communicator_.reset();
+  stages_.communicator.reset();
 }
 
 void GradientSync::stop() { comm_.reset(); }
@@ -118,7 +142,8 @@ void GradientSync::enter(Phase phase, std::size_t bucket) {
   replica_.progress().reach_bucket(bucket);
   stream().label(replica_.label_of(phase));
   stream().detail(bucket_detail(bucket));
-  if (!failpoints_.hit(phase, replica_.rank(), step_)) return;
+  const StepPlace place{phase, replica_.rank(), step_, replica_.stage(), replica_.progress().micro_batch()};
+  if (!failpoints_.hit(place)) return;
   const double nan64 = std::numeric_limits<double>::quiet_NaN();
   const float nan32 = std::numeric_limits<float>::quiet_NaN();
   stream().upload(gradient(buckets_[bucket].range.begin),
@@ -192,7 +217,18 @@ void GradientSync::compute_norm() {
     communicator_->broadcast(norm_.partials(0), norm_.blocks(), DType::f64, 0, *comm_);
   else if (mode_ == Reduce::master && replica_.rank() != 0)
     return;
+  join_stages();
   norm_.finish(stream());
+}
+
+void GradientSync::join_stages() {
+  if (!stages_.communicator) return;
+  const auto ranks = static_cast<std::size_t>(stages_.communicator->size());
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    partial_bytes_[rank] = static_cast<std::size_t>(stages_.blocks[rank]) * sizeof(double);
+  const std::span<const std::size_t> bytes = std::span(partial_bytes_).first(ranks);
+  stages_.communicator->gather(norm_.partials(0), norm_.all_partials(), bytes, 0, stream());
+  stages_.communicator->broadcast(norm_.all_partials(), norm_.all_blocks(), DType::f64, 0, stream());
 }
 
 void GradientSync::share_partials(std::size_t bucket) {
@@ -201,7 +237,9 @@ void GradientSync::share_partials(std::size_t bucket) {
     partial_bytes_[static_cast<std::size_t>(rank)] =
         static_cast<std::size_t>(norm_blocks(slice_of(range.size(), rank, communicator_->size()))) * sizeof(double);
   double* whole = norm_.partials(bucket);
-  communicator_->gather(norm_.own_partials(bucket), whole, partial_bytes_, 0, *comm_);
+  const auto ranks = static_cast<std::size_t>(communicator_->size());
+  const std::span<const std::size_t> bytes = std::span(partial_bytes_).first(ranks);
+  communicator_->gather(norm_.own_partials(bucket), whole, bytes, 0, *comm_);
   communicator_->broadcast(whole, norm_blocks(range), DType::f64, 0, *comm_);
 }
 

@@ -21,6 +21,13 @@ namespace dp::engine {
 // The elements of a bucket that `rank` updates. That rank also stores their optimizer state.
 kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks);
 
+// The norm of the gradient over all stages of a pipeline.
+struct NormOfStages {
+  // Between the stages of one replica; the last stage is rank 0. Null without a pipeline, or if no norm is computed.
+  std::unique_ptr<kernels::Communicator> communicator;
+  std::vector<std::int64_t> blocks;  // partial sums of each stage, by rank
+};
+
 class GradientSync {
  public:
   // `communicator` is null for a single replica with one shard; all work then runs on the compute stream.
@@ -28,7 +35,8 @@ class GradientSync {
   // gradients, are scaled. `keeps_values`: every replica needs all full-precision values after each step.
   GradientSync(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
                std::vector<Bucket> buckets, const ParameterGroups& groups, const Failpoints& failpoints,
-               DType reduce_dtype, std::optional<kernels::LossScaling> scaling = {}, bool keeps_values = true);
+               DType reduce_dtype, std::optional<kernels::LossScaling> scaling = {}, bool keeps_values = true,
+               NormOfStages stages = {});
   ~GradientSync();
   // Ends the work on the communication stream. Call it on all replicas before any of them is destroyed, because
   // replicas read each other's memory. Afterwards this object may only be destroyed.
@@ -79,6 +87,7 @@ class GradientSync {
   void update_bucket(std::size_t bucket);
   void compute_norm();
   void share_partials(std::size_t bucket);
+  void join_stages();
   bool arrives_low(const Bucket& bucket) const;
   void gather(const Bucket& bucket);
 
@@ -98,6 +107,7 @@ class GradientSync {
   bool arriving_ = false, values_apart_ = false;
   const std::vector<kernels::Range> own_;  // this replica's part of each bucket
   LocalOptimizer optimizer_;
+  NormOfStages stages_;
   GradientNorm norm_;
   std::vector<std::vector<Cast>> casts_;  // per bucket: ranges that other replicas update
   Cast cast_all_;

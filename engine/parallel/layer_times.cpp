@@ -18,7 +18,7 @@ class Collector {
  public:
   Collector(const Replica& replica, const kernels::Rates& rates) : rates_(rates) {
     for (const auto& plan : replica.plans())
-      for (const auto* stage : {&plan->forward(), &plan->running(), &plan->loss(), &plan->backward()})
+      for (const auto* stage : {&plan->forward(), &plan->running(), &plan->loss(), &plan->backward(), &plan->weights()})
         for (const PlanStep& step : *stage) steps_[layer_detail(step.name)] = &step;
   }
 

@@ -1,6 +1,7 @@
 // What every part of a DataParallel reads and none changes once the replicas exist.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "engine/base/split.h"
 #include "engine/observe/failpoint.h"
 #include "engine/optimizer/parameter_groups.h"
+#include "engine/parallel/pipeline/stage_split.h"
 #include "engine/parallel/resolved_options.h"
 #include "engine/plan/norms.h"
 #include "engine/plan/parameters.h"
@@ -19,37 +21,60 @@ namespace dp::engine {
 // Rows of the plan that chooses the parameter layouts. The layouts hardly depend on the batch size.
 inline constexpr std::int64_t kLayoutRows = 32;
 
-struct ModelSetup {
-  ModelSetup(const Model& m, DataParallelOptions resolved) : model(m), options(std::move(resolved)), norms(model) {
-    if (options.batch_norm == BatchNormMode::sync) {
-      forward_gathers = engine::forward_gathers(norms, shards());
-      backward_gathers = engine::backward_gathers(norms, shards());
-    }
-    if (options.batch_norm == BatchNormMode::pooled) pooled_gathers = engine::forward_gathers(norms, shards());
-  }
+// Consecutive layers of the model, which one device per replica holds. Without a pipeline the only stage is the whole
+// model.
+struct Stage {
+  Stage(Model part, const DataParallelOptions& options);
 
-  int size() const { return ranks_of(options); }          // replicas of all ranks
+  const Model model;
+  const NormTable norms;
+  std::unique_ptr<ParameterTable> table;
+  std::unique_ptr<ParameterGroups> groups;
+  std::vector<Gather> forward_gathers, backward_gathers;  // for training with synchronised normalisation
+  std::vector<Gather> pooled_gathers;                     // for pooled running statistics
+  // PlanStep::ready_from of each segment of backward, in order. Used by replicas without rows: the calls of the two
+  // communicators must have the same order on every device.
+  std::vector<std::vector<int>> ready_in_segment;
+};
+
+struct ModelSetup {
+  ModelSetup(const Model& m, DataParallelOptions resolved) : model(m), options(std::move(resolved)) {}
+
+  // Sets the stages. `context`: of a device like those of the replicas; it chooses the parameter
+  // layouts. Error(usage) if the model has no parameters, or for options that do not fit the model.
+  void make_stages(kernels::Context& context);
+
+  int size() const { return ranks_of(options); }               // replicas of all ranks
+  int stage_count() const { return options.pipeline.stages; }  // devices of one replica
+  bool pipelined() const { return stage_count() > 1; }
   int shards() const { return shards_of(options); }       // of a batch, over all replicas
   int local_shards() const { return shards() / size(); }  // of one replica
   bool scales_loss() const { return options.amp == Amp::float16; }
   bool update_waits_for_gradient() const {
     return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip || scales_loss();
   }
-  // `gathers`: the master gathers the logits. One op may then not compute both logits and loss. The same holds with
-  // failpoints, which may set a logit to NaN.
-  PlanOptions plan_options(std::int64_t rows, bool training, bool accumulate, bool gathers) const {
-    return {rows,
-            training,
-            accumulate,
-            options.dropout,
-            options.batch_norm,
-            scales_loss(),
-            training && !gathers && failpoints.empty(),
-            shards()};
+  const Stage& stage(int index) const { return stages[static_cast<std::size_t>(index)]; }
+  const Stage& stage_of(const Replica& replica) const { return stage(replica.stage()); }
+  bool is_last(int stage) const { return stage + 1 == stage_count(); }
+
+  // The options of a stage's plan, without PlanOptions::input. `gathers`: the master gathers the logits. One op may
+  // then not compute both logits and loss. The same holds with failpoints, which may set a logit to NaN.
+  PlanOptions plan_options(int stage, std::int64_t rows, bool training, bool accumulate, bool gathers) const {
+    return {.batch = rows,
+            .training = training,
+            .accumulate = accumulate,
+            .dropout = options.dropout,
+            .norm = options.batch_norm,
+            .scales_loss = scales_loss(),
+            .joins_loss = training && !gathers && failpoints.empty(),
+            .shards = shards(),
+            .last = is_last(stage),
+            .split_backward = pipelined() && options.pipeline.schedule == PipelineSchedule::zero_bubble};
   }
-  ReplicaOptions replica_options(int rank) const {
-    const bool in_turns = !forward_gathers.empty() && local_shards() > 1;
-    return {rank, local_shards(), shards(), in_turns, scales_loss()};
+  ReplicaOptions replica_options(int rank, int stage) const;
+  Replica::Sizes sizes_of(int rank, int stage, const kernels::Context& context) const;
+  Replica::Sizes sizes_of(const Replica& replica) const {
+    return sizes_of(replica.rank(), replica.stage(), replica.context());
   }
   // The rows of a batch or micro-batch that belong to shard `shard` of replica `rank`.
   kernels::Range rows_of(std::int64_t batch, int rank, int shard) const {
@@ -65,19 +90,24 @@ struct ModelSetup {
   kernels::Range micro_batch(std::int64_t rows, int micro) const {
     return shard_of(rows, micro, options.grad_accum_steps, Split::balanced);
   }
-  std::size_t element_bytes() const { return size_of(table->type()); }
+  // The buckets of a stage's gradients, in the order in which they become ready. `usual_bytes`: their size unless the
+  // options set one.
+  std::vector<Bucket> buckets_of(const Stage& stage, std::size_t usual_bytes) const;
+  DType type() const { return stages.front().table->type(); }  // of parameters and their gradients
+  std::size_t element_bytes() const { return size_of(type()); }
+  std::size_t parameter_bytes() const;   // of one copy of all parameters
+  const Norm* norm_of_one_cell() const;  // the first with one value per channel and image, or null
 
   const Model model;
   DataParallelOptions options;  // resolved
   const Failpoints failpoints;
-  const NormTable norms;
-  std::unique_ptr<ParameterTable> table;
-  std::unique_ptr<ParameterGroups> groups;
-  std::vector<Gather> forward_gathers, backward_gathers;  // for training with synchronised normalisation
-  std::vector<Gather> pooled_gathers;                     // for pooled running statistics
-  // PlanStep::ready_from of each segment of backward, in order. Used by replicas without rows: the calls of the two
-  // communicators must have the same order on every device.
-  std::vector<std::vector<int>> ready_in_segment;
+  std::vector<Cut> cuts;     // between the stages
+  double balance = 1;        // modelled time of the mean stage / of the slowest one
+  std::deque<Stage> stages;  // in forward order
+
+ private:
+  // Those of the options, or those that balance the modelled times of the stages.
+  void choose_cuts(kernels::Context& context);
 };
 
 }  // namespace dp::engine

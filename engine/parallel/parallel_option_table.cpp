@@ -1,7 +1,13 @@
 #include "engine/parallel/parallel_option_table.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+
+#include "dp/error.h"
 
 namespace dp {
 namespace {
@@ -137,6 +143,69 @@ void add_reduction(Table& table) {
       .unset_at_zero();
 }
 
+// "auto" or a whole number.
+int micro_batches_from(const std::string& text) {
+  constexpr int kMost = 4096;
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text != "auto" && (error != std::errc() || end != text.data() + text.size() || number < 1 || number > kMost))
+    throw Error(ErrorCode::usage,
+                fmt::format("--micro-batches '{}' is neither auto nor a whole number from 1 to {}", text, kMost));
+  return number;
+}
+
+std::vector<std::string> cuts_from(const std::string& text) {
+  std::vector<std::string> cuts;
+  for (std::size_t begin = 0; text != "auto" && begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    cuts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return cuts;
+}
+
+// A row of an option that applies to pipelines only. `get` and `assign` convert to and from its text.
+template <typename Get, typename Assign>
+void add_to_pipeline(Table& table, const char* name, Accepts accepts, const char* default_text, const char* help,
+                     Get get, Assign assign) {
+  table
+      .add(
+          name, std::move(accepts), help,
+          [get](const Options& o) { return o.pipeline.stages > 1 ? OptionValue{get(o.pipeline)} : OptionValue{}; },
+          [assign](Options& o, const OptionValue& value) {
+            if (o.pipeline.stages > 1) assign(o.pipeline, std::get<std::string>(value));
+            return o.pipeline.stages > 1;
+          })
+      .needs("--pipeline-stages 2 or more", "pipeline-stages")
+      .shown(default_text);
+}
+
+void add_pipeline(Table& table) {
+  constexpr int kMostStages = 64;
+  table.group("Pipeline");
+  table.add(
+      "pipeline-stages", accepts::whole(1, kMostStages), [](auto& o) { return &o.pipeline.stages; },
+      "spread the layers of each replica over N devices, for models that are too large for one");
+  add_to_pipeline(
+      table, "micro-batches", accepts::text("auto, or a number"), "auto",
+      "micro-batches of a step: auto (four per stage), or a number; replaces --grad-accum-steps",
+      [](const PipelineOptions& p) { return p.micro_batches == 0 ? "auto" : std::to_string(p.micro_batches); },
+      [](PipelineOptions& p, const std::string& text) { p.micro_batches = micro_batches_from(text); });
+  const std::vector<std::string> schedules{"none", "gpipe", "1f1b", "zb-h1"};
+  add_to_pipeline(
+      table, "schedule", accepts::one_of(schedules), "1f1b",
+      "order of a pipeline's work: none (one stage at a time), gpipe, 1f1b, zb-h1 (least idle time)",
+      [schedules](const PipelineOptions& p) { return schedules.at(static_cast<std::size_t>(p.schedule)); },
+      [schedules](PipelineOptions& p, const std::string& text) {
+        p.schedule = static_cast<PipelineSchedule>(std::ranges::find(schedules, text) - schedules.begin());
+      });
+  add_to_pipeline(
+      table, "pipeline-split", accepts::text("auto, or the first layer of each stage but the first"), "auto",
+      "where the stages begin: auto (equal modelled times), or layers such as layer2.0,layer4.0",
+      [](const PipelineOptions& p) { return p.cuts.empty() ? "auto" : fmt::format("{}", fmt::join(p.cuts, ",")); },
+      [](PipelineOptions& p, const std::string& text) { p.cuts = cuts_from(text); });
+}
+
 void add_kernels(Table& table) {
   table
       .add("graphs", accepts::one_of({"auto", "always", "never"}), &Options::graphs,
@@ -167,6 +236,7 @@ Table make() {
   add_training(table);
   add_reduction(table);
   add_kernels(table);
+  add_pipeline(table);
   add_randomness(table);
   return table;
 }

@@ -26,6 +26,8 @@ ReplicaSet::~ReplicaSet() {
   for (const auto& gradient_sync : gradient_syncs)
     if (gradient_sync) gradient_sync->stop();
   gradient_syncs.clear();
+  forward_links.clear();
+  backward_links.clear();
   replicas.clear();
 }
 
@@ -53,6 +55,49 @@ void ReplicaSet::wait_for_all() {
   });
 }
 
+void ReplicaSet::connect(std::vector<std::unique_ptr<kernels::Communicator>>& all, kernels::Backend& backend,
+                         const std::string& communicator) {
+  all.resize(replicas.size());
+  for (int stage = 0; stage < setup.stage_count(); ++stage) {
+    std::vector<kernels::Context*> contexts;
+    for (int replica = 0; replica < replica_count(); ++replica)
+      contexts.push_back(&replicas[number(replica, stage)]->context());
+    auto of_stage = backend.make_communicators(communicator, contexts);
+    for (int replica = 0; replica < replica_count(); ++replica)
+      all[number(replica, stage)] = std::move(of_stage[static_cast<std::size_t>(replica)]);
+  }
+}
+
+void ReplicaSet::link(kernels::Backend& backend) {
+  if (!setup.pipelined()) return;
+  forward_links.resize(replicas.size());
+  backward_links.resize(replicas.size());
+  for (std::size_t i = 0; i + 1 < replicas.size(); ++i) {
+    if (setup.is_last(replicas[i]->stage())) continue;
+    kernels::Context &here = replicas[i]->context(), &next = replicas[i + 1]->context();
+    forward_links[i] = backend.make_link(here, next);
+    backward_links[i] = backend.make_link(next, here);
+  }
+}
+
+std::vector<NormOfStages> ReplicaSet::join_norms(const std::vector<std::vector<Bucket>>& buckets) {
+  std::vector<NormOfStages> norms(replicas.size());
+  if (!setup.pipelined() || !setup.update_waits_for_gradient()) return norms;
+  kernels::Backend& backend = kernels::backend(setup.options.devices.front().kind);
+  std::vector<std::int64_t> blocks;
+  for (std::size_t stage = buckets.size(); stage-- > 0;) blocks.push_back(norm_blocks(buckets[stage]));
+  for (int replica = 0; replica < replica_count(); ++replica) {
+    std::vector<kernels::Context*> contexts;
+    for (int stage = setup.stage_count(); stage-- > 0;)
+      contexts.push_back(&replicas[number(replica, stage)]->context());
+    auto of_replica = backend.make_communicators(communicator_name(setup.options.comm), contexts);
+    for (int stage = 0; stage < setup.stage_count(); ++stage)
+      norms[number(replica, stage)] = {std::move(of_replica[static_cast<std::size_t>(setup.stage_count() - 1 - stage)]),
+                                       blocks};
+  }
+  return norms;
+}
+
 void ReplicaSet::watch() {
   WatchdogOptions o;
   o.seconds = *setup.options.timeout_seconds;
@@ -62,10 +107,7 @@ void ReplicaSet::watch() {
   const auto at = [this](int i) -> const Replica& { return *replicas[static_cast<std::size_t>(i)]; };
   o.progress_count = [at](int i) { return at(i).progress().count() + at(i).context().stream_progress().count; };
   o.waits = [at](int i) { return at(i).context().stream_progress().waits; };
-  o.name = [this, at](int i) {
-    return fmt::format("{} {} ({})", setup.options.process_group ? "rank" : "replica", at(i).rank(),
-                       to_string(setup.options.devices[static_cast<std::size_t>(i)]));
-  };
+  o.name = [this, at](int i) { return name_of(at(i)); };
   o.last = [this, at](int i) { return last_of(at(i)); };
   if (o.others)
     o.silent = [this] {
@@ -80,19 +122,35 @@ void ReplicaSet::watch() {
   watchdog_ = std::make_unique<Watchdog>(std::move(o));
 }
 
+std::string ReplicaSet::name_of(const Replica& replica) const {
+  const std::string stage = setup.pipelined() ? fmt::format(" stage {}", replica.stage()) : std::string();
+  return fmt::format("{} {}{} ({})", setup.options.process_group ? "rank" : "replica", replica.rank(), stage,
+                     to_string(setup.options.devices[local(replica)]));
+}
+
+std::string ReplicaSet::text_of(Phase phase, int micro_batch) const {
+  const bool passes = phase == Phase::forward || phase == Phase::loss || phase == Phase::backward;
+  if (!setup.pipelined() || !passes || micro_batch < 0) return fmt::format("{} of step {}", to_string(phase), step);
+  return fmt::format("{} of micro-batch {} of step {}", to_string(phase), micro_batch, step);
+}
+
 // Describes what a stream waits for, or if it does not wait, what was enqueued last. May be called on any thread.
 std::string ReplicaSet::last_of(const Replica& replica) const {
   const Progress& progress = replica.progress();
   const kernels::StreamProgress stream_progress = replica.context().stream_progress();
   Phase phase = progress.phase();
   std::int64_t bucket = progress.bucket();
+  int micro_batch = progress.micro_batch();
   if (stream_progress.waits && stream_progress.label <= static_cast<std::size_t>(Phase::broadcast))
     phase = static_cast<Phase>(stream_progress.label);
-  if (stream_progress.waits) bucket = bucket_of(stream_progress.detail);
+  if (stream_progress.waits) {
+    bucket = bucket_of(stream_progress.detail);
+    if (const int waiting = micro_batch_of(stream_progress.detail); waiting >= 0) micro_batch = waiting;
+  }
   const bool on_bucket = phase == Phase::reduce || phase == Phase::update || phase == Phase::broadcast;
-  std::string text = to_string(phase);
-  if (on_bucket && bucket >= 0) text += fmt::format(" of bucket {}", bucket);
-  text += fmt::format(" of step {}", step);
+  std::string text = on_bucket && bucket >= 0
+                         ? fmt::format("{} of bucket {} of step {}", to_string(phase), bucket, step)
+                         : text_of(phase, micro_batch);
   if (const std::string* layer = progress.layer()) text += fmt::format(", last layer '{}'", *layer);
   if (!on_bucket && bucket >= 0) text += fmt::format(", last bucket {}", bucket);
   return text;
@@ -116,10 +174,8 @@ void ReplicaSet::rethrow_cause() const {
 }
 
 void ReplicaSet::rethrow_with_place(const Replica& replica) const {
-  const Device device = setup.options.devices[local(replica)];
   const std::string place =
-      fmt::format("{} {} ({}) failed in {} of step {}: ", setup.options.process_group ? "rank" : "replica",
-                  replica.rank(), to_string(device), to_string(replica.phase()), step);
+      fmt::format("{} failed in {}: ", name_of(replica), text_of(replica.phase(), replica.progress().micro_batch()));
   try {
     throw;
   } catch (const Error& error) {

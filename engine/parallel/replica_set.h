@@ -1,5 +1,8 @@
 // The replicas of this process, with a worker thread each and the communicators between them. Runs a function on all of
 // them at once. If it fails, the error names the replica, device, phase and step.
+//
+// With a pipeline, each stage of each replica has its own worker: stage s of replica r is number r * stages + s. Here a
+// Replica object is one such stage.
 #pragma once
 
 #include <cstring>
@@ -49,7 +52,14 @@ class ReplicaSet {
       if (&replica == replicas.front().get()) work(replica, gradient_sync);
     });
   }
-  // The same, but only on the master, the replica of rank 0.
+  // The same, but only on this process's first replica of each stage.
+  template <typename F>
+  void on_first_of_stages(F&& work) {
+    on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
+      if (replica.rank() == replicas.front()->rank()) work(replica, gradient_sync);
+    });
+  }
+  // The same, but only on the master, the replica of rank 0; with a pipeline, on each of its stages.
   template <typename F>
   void on_master(F&& work) {
     on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
@@ -78,9 +88,22 @@ class ReplicaSet {
   }
   void wait_for_all();  // until every device is idle
 
+  // For construction, when the replicas exist.
+  // One communicator per worker, between the replicas of its stage.
+  void connect(std::vector<std::unique_ptr<kernels::Communicator>>& all, kernels::Backend& backend,
+               const std::string& communicator);
+  void link(kernels::Backend& backend);  // makes the links
+  // One entry per worker. `buckets`: of each stage. Empty entries unless a norm over several stages is needed.
+  std::vector<NormOfStages> join_norms(const std::vector<std::vector<Bucket>>& buckets);
+
   std::size_t local(const Replica& replica) const {
-    return static_cast<std::size_t>(replica.rank() - replicas.front()->rank());
+    return number(replica.rank() - replicas.front()->rank(), replica.stage());
   }
+  // The number of a stage of a replica of this process.
+  std::size_t number(int replica, int stage) const {
+    return static_cast<std::size_t>(replica * setup.stage_count() + stage);
+  }
+  int replica_count() const { return static_cast<int>(replicas.size()) / setup.stage_count(); }  // of this process
   kernels::Communicator& io_of(const Replica& replica) { return *io[local(replica)]; }
   // Collective in a process group: returns the values of all ranks, in rank order.
   template <typename T>
@@ -94,7 +117,9 @@ class ReplicaSet {
   std::vector<std::unique_ptr<Replica>> replicas;
   std::vector<std::unique_ptr<GradientSync>> gradient_syncs;
   std::vector<std::unique_ptr<kernels::Communicator>> io;  // for all but gradients and weights; empty for one replica
-  std::int64_t step = 0;                                   // completed training steps; the next step's dropout key
+  // Pipelines: the links between stage s and stage s + 1 of each replica, numbered like stage s; null for the last one.
+  std::vector<std::unique_ptr<kernels::Link>> forward_links, backward_links;
+  std::int64_t step = 0;  // completed training steps; the next step's dropout key
 
  private:
   class Attached {  // attaches the pool's abort flag to the process group; the destructor detaches it
@@ -134,6 +159,9 @@ class ReplicaSet {
   // failure; otherwise rethrows the exception.
   [[noreturn]] void rethrow_cause() const;
   [[noreturn]] void rethrow_with_place(const Replica& replica) const;
+  // "backward of micro-batch 3 of step 7"; without a pipeline, "backward of step 7".
+  std::string text_of(Phase phase, int micro_batch) const;
+  std::string name_of(const Replica& replica) const;  // "replica 1 (cpu)", "replica 1 stage 2 (cpu)"
   std::string last_of(const Replica& replica) const;
   void await_devices() noexcept;
 

@@ -22,7 +22,8 @@ namespace {
 std::string communicator_name(Comm comm) { return parallel_option_table().text("comm", {.comm = comm}); }
 
 int ranks_of(const DataParallelOptions& options) {
-  return options.process_group ? options.process_group->size() : static_cast<int>(options.devices.size());
+  return options.process_group ? options.process_group->size()
+                               : static_cast<int>(options.devices.size()) / options.pipeline.stages;
 }
 
 int shards_of(const DataParallelOptions& options) {
@@ -36,7 +37,7 @@ std::optional<DType> activations_of(const DataParallelOptions& options) {
 
 std::int64_t bucket_granularity(const DataParallelOptions& options) {
   if (options.comm != Comm::nccl || options.reduce != Reduce::sharded) return 1;
-  return static_cast<std::int64_t>(options.devices.size()) * kernels::kSliceBlock;
+  return ranks_of(options) * kernels::kSliceBlock;
 }
 
 // Layers read weights in 16 bits, but biases and normalisation parameters in 32 bits. Stored separately, the weights
@@ -112,15 +113,57 @@ void check_split_weights(const DataParallelOptions& o) {
   if (o.logical_shards > 0) refuse(given + " excludes --logical-shards, whose shards have equal sizes");
 }
 
+constexpr int kMicroBatchesPerStage = 4;
+
+// Micro-batches become grad_accum_steps and logical shards, in which a step is computed with and without a pipeline.
+void resolve_pipeline(DataParallelOptions& o) {
+  PipelineOptions& pipeline = o.pipeline;
+  if (pipeline.stages == 1) {
+    if (pipeline.micro_batches != 0 || !pipeline.cuts.empty())
+      refuse("micro-batches and cuts of a pipeline require at least two stages; use --pipeline-stages 2 or more");
+    return;
+  }
+  const std::string given = fmt::format("--pipeline-stages {}", pipeline.stages);
+  const int devices = static_cast<int>(o.devices.size());
+  if (o.process_group) refuse(given + " requires one process (--engine dp)");
+  if (devices % pipeline.stages != 0)
+    refuse(fmt::format("{} requires that number of devices for each replica, but there are {}; use a multiple of {}",
+                       given, devices, pipeline.stages));
+  if (o.devices.front().kind == DeviceKind::cuda) refuse(given + " requires CPU replicas; use --cpu, or one stage");
+  if (o.loss == LossAt::gathered)
+    refuse("--loss gathered excludes " + given + ": the last stage computes the loss; use --loss local");
+  if (o.split == Split::chunk || !o.split_weights.empty())
+    refuse("--split " + engine::split_text(o) + " excludes " + given + "; use --split balanced");
+  if (!pipeline.cuts.empty() && static_cast<int>(pipeline.cuts.size()) + 1 != pipeline.stages)
+    refuse(fmt::format("{} requires {} cuts, not {}; name the first block of each stage but the first", given,
+                       pipeline.stages - 1, pipeline.cuts.size()));
+  if (o.logical_shards > 0 && o.batch_norm == BatchNormMode::sync)
+    refuse("--bn sync excludes --logical-shards with " + given +
+           ": its statistics need all micro-batches at once; use --bn pooled or master");
+  const int shards = std::max(1, o.logical_shards / ranks_of(o));  // of one replica
+  int& micro_batches = pipeline.micro_batches;
+  if (micro_batches == 0)
+    micro_batches =
+        o.grad_accum_steps > 1 || shards > 1 ? o.grad_accum_steps * shards : kMicroBatchesPerStage * pipeline.stages;
+  if (micro_batches % shards != 0)
+    refuse(fmt::format("--micro-batches {} is not a multiple of the {} logical shards of a replica; use {}",
+                       micro_batches, shards, shards));
+  if (o.grad_accum_steps > 1 && o.grad_accum_steps * shards != micro_batches)
+    refuse(fmt::format("--grad-accum-steps {} and --micro-batches {} differ; with {} use --micro-batches alone",
+                       o.grad_accum_steps, micro_batches, given));
+  o.grad_accum_steps = micro_batches / shards;
+}
+
 }  // namespace
 
 ResolvedOptions resolved(DataParallelOptions o) {
   parallel_option_table().check(o);
+  if (o.devices.empty() && !o.process_group) o.devices = default_devices();
+  resolve_pipeline(o);
   std::string communicator_reason = kAskedFor;
   if (o.process_group) communicator_reason = resolve_ranks(o);
   if (!o.process_group && o.comm == Comm::mpi)
     refuse("--comm mpi requires --engine ddp; remove it, or use host or p2p");
-  if (o.devices.empty()) o.devices = default_devices();
   for (const Device& device : o.devices)
     if (device.kind != o.devices.front().kind)
       refuse(fmt::format("devices of different kinds, {} and {}, cannot train together", to_string(o.devices.front()),
@@ -137,9 +180,9 @@ ResolvedOptions resolved(DataParallelOptions o) {
   if (o.trace_first < 0 || o.trace_steps < 0) refuse("trace_first and trace_steps must not be negative");
   check_split_weights(o);
   if (o.logical_shards > 0) {
-    if (o.logical_shards % static_cast<int>(o.devices.size()) != 0)
+    if (o.logical_shards % ranks_of(o) != 0)
       refuse(fmt::format("--logical-shards {} is not a multiple of the {} replicas; use a multiple of {}",
-                         o.logical_shards, o.devices.size(), o.devices.size()));
+                         o.logical_shards, ranks_of(o), ranks_of(o)));
     if (o.loss == LossAt::gathered)
       refuse("--loss gathered excludes --logical-shards: each shard computes its own loss; use --loss local");
     o.deterministic = true;
@@ -152,7 +195,7 @@ ResolvedOptions resolved(DataParallelOptions o) {
     refuse("--logical-shards requires one order of summation, which nccl does not guarantee; use --comm p2p");
   if (o.reduce_dtype != DType::f32) check_rounded_sums(o);
   if (o.reduce == Reduce::automatic)
-    o.reduce = o.devices.size() > 1 ? Reduce::sharded : Reduce::master;  // docs/decisions/0011
+    o.reduce = ranks_of(o) > 1 ? Reduce::sharded : Reduce::master;  // docs/decisions/0011
   if (o.threads_per_replica == 0)
     o.threads_per_replica =
         std::max(1, static_cast<int>(kernels::usable_cores().size()) / static_cast<int>(o.devices.size()));

@@ -7,6 +7,8 @@
 //       loss          where the logits are, or on the master
 //       backward      a bucket of gradients is reduced, updated and sent back as soon as it is complete (gradient_sync)
 //       update        here if it must see the whole gradient first, then the moving average
+//
+// With a pipeline, train_pipelined() runs forward, loss and backward of single items in the order of the schedule.
 #include "engine/parallel/training_step.h"
 
 #include <fmt/format.h>
@@ -17,8 +19,13 @@ namespace dp::engine {
 
 using kernels::Range;
 
-TrainingStep::TrainingStep(ReplicaSet& team, StepGraphs& graphs, GatheredLoss& gathered_loss, MovingAverage* average)
-    : team_(team), setup_(team.setup), graphs_(graphs), gathered_loss_(gathered_loss), average_(average) {}
+TrainingStep::TrainingStep(ReplicaSet& team, StepGraphs& graphs, GatheredLoss& gathered_loss,
+                           const MovingAverages& averages)
+    : team_(team), setup_(team.setup), graphs_(graphs), gathered_loss_(gathered_loss), averages_(averages) {
+  const int items = setup_.options.grad_accum_steps * setup_.local_shards();
+  for (int stage = 0; stage < setup_.stage_count() && setup_.pipelined(); ++stage)
+    actions_.push_back(actions_of(setup_.options.pipeline.schedule, stage, setup_.stage_count(), items));
+}
 
 void TrainingStep::train(Replica& replica, GradientSync& gradient_sync, const Batch& batch,
                          const kernels::StepInputs& inputs, const UpdateKind& update) {
@@ -28,9 +35,11 @@ void TrainingStep::train(Replica& replica, GradientSync& gradient_sync, const Ba
   replica.upload_inputs(inputs);
   gradient_sync.optimizer().use(update);
   gradient_sync.begin(team_.step, !setup_.update_waits_for_gradient());
-  for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
+  if (setup_.pipelined()) train_pipelined(replica, gradient_sync, batch);
+  for (int micro = 0; micro < setup_.options.grad_accum_steps && !setup_.pipelined(); ++micro) {
     const Range rows = setup_.micro_batch(batch.size(), micro);
-    scatter(replica, batch, rows, /*training=*/true, /*accumulate=*/micro > 0, on_master);
+    replica.progress().reach_micro_batch(micro);
+    scatter(replica, batch, rows, micro, /*training=*/true, on_master);
     if (on_master) gathered_loss_.upload_labels(replica, batch, rows);
     graphs_.run(team_.local(replica), static_cast<std::size_t>(micro),
                 [&] { train_micro_batch(replica, gradient_sync, rows.size(), micro); });
@@ -44,10 +53,9 @@ void TrainingStep::train(Replica& replica, GradientSync& gradient_sync, const Ba
 // Forward to backward; for the last micro-batch also the update. Reads no host memory.
 void TrainingStep::train_micro_batch(Replica& replica, GradientSync& gradient_sync, std::int64_t rows, int micro) {
   const bool accumulate = micro > 0, last = micro + 1 == setup_.options.grad_accum_steps;
-  const int together = replica.shards_together();
   replica.make_images();
-  for (int first = 0; first < replica.local_shards(); first += together) {
-    const ShardRange shards{first, first + together};
+  for (int first = 0; first < replica.local_shards(); first += replica.lanes()) {
+    const Items shards{first, first + replica.lanes()};
     forward(replica, shards, /*training=*/true);
     if (setup_.options.loss == LossAt::gathered)
       loss_on_master(replica, rows);
@@ -56,57 +64,92 @@ void TrainingStep::train_micro_batch(Replica& replica, GradientSync& gradient_sy
     check_finite(replica);  // before the reduction spreads a NaN to all replicas
     backward(replica, gradient_sync, shards, accumulate, last);
   }
-  if (!last) return;
-  replica.enter(Phase::update);
-  if (setup_.update_waits_for_gradient()) gradient_sync.update(/*norm=*/true);
-  update_average(replica, gradient_sync);
+  if (last) update(replica, gradient_sync);
 }
 
-// Sets the inputs of this replica's shards. A shard without rows has no plan and computes nothing.
-void TrainingStep::scatter(Replica& replica, const Batch& batch, Range rows, bool training, bool accumulate,
-                           bool gathers) {
+// All micro-batches of the step, on one stage of the replica.
+void TrainingStep::train_pipelined(Replica& replica, GradientSync& gradient_sync, const Batch& batch) {
+  const int micro_batches = setup_.options.grad_accum_steps;
+  for (int micro = 0; micro < micro_batches; ++micro) {
+    replica.progress().reach_micro_batch(micro);
+    scatter(replica, batch, setup_.micro_batch(batch.size(), micro), micro, /*training=*/true, /*gathers=*/false);
+  }
+  replica.make_images();
+  for (const Action& action : actions_[static_cast<std::size_t>(replica.stage())]) {
+    const Items item{action.micro_batch, action.micro_batch + 1};
+    const int micro = item.begin / replica.local_shards();
+    replica.progress().reach_micro_batch(item.begin);
+    if (action.work == Work::forward) {
+      forward(replica, item, /*training=*/true);
+      loss(replica, item);
+      check_finite(replica);
+    } else {
+      backward(replica, gradient_sync, item, /*accumulate=*/micro > 0, /*last=*/micro + 1 == micro_batches,
+               action.work);
+    }
+  }
+  update(replica, gradient_sync);
+}
+
+// Sets the inputs of this replica's shards of a micro-batch. A shard without rows has no plan and computes nothing.
+void TrainingStep::scatter(Replica& replica, const Batch& batch, Range rows, int micro, bool training, bool gathers) {
   replica.enter(Phase::scatter);
   fails(replica, Phase::scatter);
+  const int first = setup_.pipelined() ? micro * replica.local_shards() : 0;
   for (int shard = 0; shard < replica.local_shards(); ++shard) {
     const Range own = setup_.rows_of(rows.size(), replica.rank(), shard);
     const Plan* plan =
-        own.size() > 0 ? &replica.plan(setup_.plan_options(own.size(), training, accumulate, gathers)) : nullptr;
-    replica.bind(shard, plan, input_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
+        own.size() > 0
+            ? &replica.plan(setup_.plan_options(replica.stage(), own.size(), training, training && micro > 0, gathers))
+            : nullptr;
+    replica.bind(first + shard, plan, input_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
   }
 }
 
-void TrainingStep::forward(Replica& replica, ShardRange shards, bool training) {
+// With a pipeline, `items` is one item.
+void TrainingStep::forward(Replica& replica, Items items, bool training) {
   replica.enter(Phase::forward);
-  const bool nan = fails(replica, Phase::forward);
+  const bool nan = fails(replica, Phase::forward), last_stage = setup_.is_last(replica.stage());
+  const std::size_t number = team_.local(replica);
+  const Plan* const plan = replica.select(items.begin);
+  if (plan != nullptr && replica.stage() > 0)
+    receive(replica, *team_.forward_links[number - 1], plan->input(), items.begin);
   static const std::vector<Gather> none;
-  run_stage(
-      replica, shards, &Plan::forward, training ? setup_.forward_gathers : none, [](int, const PlanStep&) {},
-      [](std::size_t) {});
-  if (training && shards.end == replica.local_shards()) update_running_statistics(replica);
-  if (const Plan* plan = replica.select(shards.begin); nan && plan != nullptr) plant_nan(replica, plan->logits());
+  run_pass(
+      replica, items, &Plan::forward, training ? setup_.stage_of(replica).forward_gathers : none,
+      [](int, const PlanStep&) {}, [](std::size_t) {});
+  replica.select(items.begin);
+  if (nan && plan != nullptr) plant_nan(replica, last_stage ? plan->logits() : plan->output().where);
+  if (plan != nullptr && !last_stage) send(replica, *team_.forward_links[number], plan->output(), items.begin);
+  if (training && items.end % replica.local_shards() == 0)
+    update_running_statistics(replica, items.end - replica.local_shards());
 }
 
-// Updates the master's running statistics, from its first shard or from all shards (options.batch_norm).
-void TrainingStep::update_running_statistics(Replica& replica) {
-  if (setup_.norms.count() == 0) return;
+// Updates the master's running statistics, from its first shard or from all shards (options.batch_norm). `first_item`:
+// the first shard of the micro-batch.
+void TrainingStep::update_running_statistics(Replica& replica, int first_item) {
+  const Stage& stage = setup_.stage_of(replica);
+  if (stage.norms.count() == 0) return;
   if (setup_.options.batch_norm == BatchNormMode::pooled) {
     for (int shard = 0; shard < replica.local_shards(); ++shard)
-      if (replica.select(shard) == nullptr)
-        for (const Gather& moments : setup_.pooled_gathers) replica.zero_part(moments);
-    for (const Gather& moments : setup_.pooled_gathers)
+      if (replica.select(first_item + shard) == nullptr)
+        for (const Gather& moments : stage.pooled_gathers) replica.zero_part(moments);
+    for (const Gather& moments : stage.pooled_gathers)
       if (setup_.size() > 1)
         team_.io_of(replica).all_gather_parts(replica.at({Space::moments, moments.offset}),
                                               moments.part_bytes * static_cast<std::size_t>(replica.local_shards()),
                                               replica.compute());
   }
-  const Plan* plan = replica.select(0);
+  const Plan* plan = replica.select(first_item);
   if (replica.rank() == 0 && plan != nullptr) replica.run(plan->running());
 }
 
-void TrainingStep::loss(Replica& replica, ShardRange shards) {
+// Only the last stage has the loss.
+void TrainingStep::loss(Replica& replica, Items items) {
+  if (!setup_.is_last(replica.stage())) return;
   replica.enter(Phase::loss);
-  for (int shard = shards.begin; shard < shards.end; ++shard)
-    if (const Plan* plan = replica.select(shard)) replica.run(plan->loss());
+  for (int item = items.begin; item < items.end; ++item)
+    if (const Plan* plan = replica.select(item)) replica.run(plan->loss());
 }
 
 void TrainingStep::loss_on_master(Replica& replica, std::int64_t rows) {
@@ -115,51 +158,81 @@ void TrainingStep::loss_on_master(Replica& replica, std::int64_t rows) {
   gathered_loss_.run(replica, rows);
 }
 
-// Reports each bucket as ready as soon as the gradients of all shards are complete.
-void TrainingStep::backward(Replica& replica, GradientSync& gradient_sync, ShardRange shards, bool accumulate,
-                            bool last) {
+// Reports each bucket as ready as soon as the gradients of all shards are complete. `last`: of the last micro-batch.
+void TrainingStep::backward(Replica& replica, GradientSync& gradient_sync, Items items, bool accumulate, bool last,
+                            Work work) {
   replica.enter(Phase::backward);
-  if (const Plan* plan = replica.select(shards.begin); fails(replica, Phase::backward) && plan != nullptr)
-    plant_nan(replica, plan->logits_grad());
+  const bool nan = fails(replica, Phase::backward), last_stage = setup_.is_last(replica.stage());
+  const std::size_t number = team_.local(replica);
+  const int first = items.begin / replica.local_shards() * replica.local_shards();
   int working = 0;
-  for (int shard = 0; shard < replica.local_shards(); ++shard) working += replica.plan_of(shard) != nullptr;
+  for (int shard = 0; shard < replica.local_shards(); ++shard) working += replica.plan_of(first + shard) != nullptr;
   // Shards without rows are last. Their gradients must be zero before the last shard with rows reports buckets as
   // ready.
-  for (int shard = working; shard < replica.local_shards() && shards.begin == 0 && !accumulate; ++shard)
+  for (int shard = working; shard < replica.local_shards() && items.begin == first && !accumulate; ++shard)
     replica.zero_gradients(shard);
-  run_stage(
-      replica, shards, &Plan::backward, setup_.backward_gathers,
-      [&](int shard, const PlanStep& step) {
-        if (last && shard + 1 == working && step.ready_from >= 0) gradient_sync.entries_ready(step.ready_from);
-      },
-      [&](std::size_t segment) {
-        if (!last || segment >= setup_.ready_in_segment.size()) return;
-        for (const int entry : setup_.ready_in_segment[segment]) gradient_sync.entries_ready(entry);
-      });
-  if (last && shards.end == replica.local_shards())
+  const Plan* const plan = replica.select(items.begin);
+  const Stage& stage = setup_.stage_of(replica);
+  const auto report = [&](int item, const PlanStep& step) {
+    if (last && item - first + 1 == working && step.ready_from >= 0) gradient_sync.entries_ready(step.ready_from);
+  };
+  if (work == Work::weight_gradient) {
+    static const std::vector<Gather> none;
+    run_pass(replica, items, &Plan::weights, none, report, [](std::size_t) {});
+  } else {
+    if (plan != nullptr && !last_stage)
+      receive(replica, *team_.backward_links[number], plan->output_grad(), items.begin);
+    if (nan && plan != nullptr) plant_nan(replica, last_stage ? plan->logits_grad() : plan->output_grad().where);
+    run_pass(replica, items, &Plan::backward, stage.backward_gathers, report, [&](std::size_t segment) {
+      if (!last || segment >= stage.ready_in_segment.size()) return;
+      for (const int entry : stage.ready_in_segment[segment]) gradient_sync.entries_ready(entry);
+    });
+    replica.select(items.begin);
+    if (plan != nullptr && replica.stage() > 0)
+      send(replica, *team_.backward_links[number - 1], plan->input_grad(), items.begin);
+  }
+  if (work != Work::input_gradient && last && items.end == first + replica.local_shards())
     gradient_sync.entries_ready(0);  // remaining buckets; without rows, all
 }
 
-void TrainingStep::update_average(Replica& replica, GradientSync& gradient_sync) {
-  if (average_ == nullptr || replica.rank() != 0) return;
-  gradient_sync.wait_for_weights();
-  average_->update();
+// After the last backward pass of the step.
+void TrainingStep::update(Replica& replica, GradientSync& gradient_sync) {
+  replica.enter(Phase::update);
+  if (setup_.update_waits_for_gradient()) gradient_sync.update(/*norm=*/true);
+  update_average(replica, gradient_sync);
 }
 
-// Runs one stage of the plans of some shards. The stage is split into segments at each statistic that needs all shards.
-// An all-gather between replicas ends each segment but the last. after(shard, step) runs after each step of a plan.
+void TrainingStep::update_average(Replica& replica, GradientSync& gradient_sync) {
+  if (averages_.empty() || replica.rank() != 0) return;
+  gradient_sync.wait_for_weights();
+  averages_[static_cast<std::size_t>(replica.stage())]->update();
+}
+
+// Between two stages: the tensor of the selected item.
+void TrainingStep::send(Replica& replica, kernels::Link& link, const Border& border, int item) {
+  replica.compute().detail(micro_batch_detail(item));
+  link.send(replica.at(border.where), border.desc.layout.bytes, replica.compute());
+}
+
+void TrainingStep::receive(Replica& replica, kernels::Link& link, const Border& border, int item) {
+  replica.compute().detail(micro_batch_detail(item));
+  link.receive(replica.at(border.where), border.desc.layout.bytes, replica.compute());
+}
+
+// Runs a pass of the plans of some items. The pass is split into segments at each statistic that needs all shards. An
+// all-gather between replicas ends each segment but the last. after(item, step) runs after each step of a plan.
 // idle(segment) runs in segment `segment` on a replica without rows, before the segment's all-gather.
 template <typename After, typename Idle>
-void TrainingStep::run_stage(Replica& replica, ShardRange shards, const std::vector<PlanStep>& (Plan::*stage)() const,
-                             const std::vector<Gather>& gathers, After&& after, Idle&& idle) {
+void TrainingStep::run_pass(Replica& replica, Items items, const std::vector<PlanStep>& (Plan::*pass)() const,
+                            const std::vector<Gather>& gathers, After&& after, Idle&& idle) {
   for (std::size_t segment = 0; segment <= gathers.size(); ++segment) {
-    for (int shard = shards.begin; shard < shards.end; ++shard) {
-      if (const Plan* plan = replica.select(shard))
-        replica.run_segment((plan->*stage)(), segment == 0, [&](const PlanStep& step) { after(shard, step); });
+    for (int item = items.begin; item < items.end; ++item) {
+      if (const Plan* plan = replica.select(item))
+        replica.run_segment((plan->*pass)(), segment == 0, [&](const PlanStep& step) { after(item, step); });
       else if (segment < gathers.size())
         replica.zero_part(gathers[segment]);
     }
-    if (replica.plan_of(0) == nullptr) idle(segment);
+    if (replica.plan_of(items.begin) == nullptr) idle(segment);
     if (segment == gathers.size() || setup_.size() == 1) continue;
     const std::size_t own = gathers[segment].part_bytes * static_cast<std::size_t>(replica.local_shards());
     team_.io_of(replica).all_gather_parts(replica.at({Space::moments, gathers[segment].offset}), own,
@@ -171,26 +244,39 @@ void TrainingStep::evaluate(Replica& replica, GradientSync& gradient_sync, const
                             const kernels::StepInputs& inputs, LogitsStore* store) {
   gradient_sync.wait_for_weights();
   replica.upload_inputs(inputs);
-  scatter(replica, batch, {0, batch.size()}, /*training=*/false, /*accumulate=*/false, /*gathers=*/false);
+  const int micro_batches = setup_.pipelined() ? setup_.options.grad_accum_steps : 1;
+  const auto rows_of = [&](int micro) { return shard_of(batch.size(), micro, micro_batches, Split::balanced); };
+  for (int micro = 0; micro < micro_batches; ++micro)
+    scatter(replica, batch, rows_of(micro), micro, /*training=*/false, /*gathers=*/false);
   replica.make_images();
-  const int together = replica.shards_together();
-  for (int first = 0; first < replica.local_shards(); first += together) {
-    const ShardRange shards{first, first + together};
-    forward(replica, shards, /*training=*/false);
-    loss(replica, shards);
-    for (int shard = shards.begin; shard < shards.end && store != nullptr; ++shard)
-      if (const Plan* plan = replica.select(shard))
-        store->append(*plan, input_of(batch, setup_.rows_of(batch.size(), replica.rank(), shard)));
-  }
+  const int together = setup_.pipelined() ? 1 : replica.lanes();
+  for (int micro = 0; micro < micro_batches; ++micro)
+    for (int shard = 0; shard < replica.local_shards(); shard += together) {
+      const int first = micro * replica.local_shards() + shard;
+      replica.progress().reach_micro_batch(first);
+      evaluate(replica, {first, first + together}, batch, rows_of(micro), store);
+    }
   replica.context().flush();
   replica.throttle();
+}
+
+// `rows`: of the micro-batch.
+void TrainingStep::evaluate(Replica& replica, Items items, const Batch& batch, Range rows, LogitsStore* store) {
+  forward(replica, items, /*training=*/false);
+  loss(replica, items);
+  if (!setup_.is_last(replica.stage()) || store == nullptr) return;
+  for (int item = items.begin; item < items.end; ++item)
+    if (const Plan* plan = replica.select(item)) {
+      const Range own = setup_.rows_of(rows.size(), replica.rank(), item % replica.local_shards());
+      store->append(*plan, input_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
+    }
 }
 
 void TrainingStep::forward_alone(Replica& replica, GradientSync& gradient_sync, const Batch& batch, std::int64_t rows,
                                  bool training, const kernels::StepInputs& inputs) {
   gradient_sync.wait_for_weights();
   replica.upload_inputs(inputs);
-  scatter(replica, batch, {0, rows}, training, /*accumulate=*/false, /*gathers=*/true);
+  scatter(replica, batch, {0, rows}, /*micro=*/0, training, /*gathers=*/true);
   forward(replica, {}, training);
   gathered_loss_.gather_logits(replica, rows);
   replica.context().flush();
@@ -255,7 +341,7 @@ void TrainingStep::check_finite(Replica& replica) {
 void TrainingStep::plant_nan(Replica& replica, Ref place) {
   const double nan64 = std::numeric_limits<double>::quiet_NaN();
   const float nan32 = std::numeric_limits<float>::quiet_NaN();
-  const bool wide = setup_.table->type() == DType::f64;
+  const bool wide = setup_.type() == DType::f64;
   replica.compute().upload(replica.at(place), wide ? static_cast<const void*>(&nan64) : &nan32, setup_.element_bytes());
 }
 

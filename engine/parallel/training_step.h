@@ -6,6 +6,7 @@
 
 #include "dp/loader.h"
 #include "engine/parallel/gathered_loss.h"
+#include "engine/parallel/pipeline/schedule.h"
 #include "engine/parallel/replica_set.h"
 #include "engine/parallel/state/moving_average.h"
 #include "engine/parallel/step_graphs.h"
@@ -15,8 +16,8 @@ namespace dp::engine {
 
 class TrainingStep {
  public:
-  // The other objects must outlive this one. `average`: null without a moving average.
-  TrainingStep(ReplicaSet& team, StepGraphs& graphs, GatheredLoss& gathered_loss, MovingAverage* average);
+  // The other objects must outlive this one.
+  TrainingStep(ReplicaSet& team, StepGraphs& graphs, GatheredLoss& gathered_loss, const MovingAverages& averages);
 
   // --- a whole step -------------------------------------------------------------------------------------------
   // `batch` must stay unchanged until the step after next. `inputs` are equal on every replica.
@@ -39,34 +40,44 @@ class TrainingStep {
   void number_rows(std::int64_t rows);
 
  private:
-  struct ShardRange {  // of a replica's shards
+  struct Items {  // of a replica: see replica.h
     int begin = 0, end = 1;
   };
 
   void train_micro_batch(Replica& replica, GradientSync& gradient_sync, std::int64_t rows, int micro);
-  void scatter(Replica& replica, const Batch& batch, kernels::Range rows, bool training, bool accumulate, bool gathers);
-  void forward(Replica& replica, ShardRange shards, bool training);
-  void update_running_statistics(Replica& replica);
-  void loss(Replica& replica, ShardRange shards);
+  void train_pipelined(Replica& replica, GradientSync& gradient_sync, const Batch& batch);
+  void scatter(Replica& replica, const Batch& batch, kernels::Range rows, int micro, bool training, bool gathers);
+  void forward(Replica& replica, Items items, bool training);
+  void update_running_statistics(Replica& replica, int first_item);
+  void loss(Replica& replica, Items items);
   void loss_on_master(Replica& replica, std::int64_t rows);
-  void backward(Replica& replica, GradientSync& gradient_sync, ShardRange shards, bool accumulate, bool last);
+  void evaluate(Replica& replica, Items items, const Batch& batch, kernels::Range rows, LogitsStore* store);
+  void backward(Replica& replica, GradientSync& gradient_sync, Items items, bool accumulate, bool last,
+                Work work = Work::backward);
+  void update(Replica& replica, GradientSync& gradient_sync);
   void update_average(Replica& replica, GradientSync& gradient_sync);
+  void send(Replica& replica, kernels::Link& link, const Border& border, int item);
+  void receive(Replica& replica, kernels::Link& link, const Border& border, int item);
 
   template <typename After, typename Idle>
-  void run_stage(Replica& replica, ShardRange shards, const std::vector<PlanStep>& (Plan::*stage)() const,
-                 const std::vector<Gather>& gathers, After&& after, Idle&& idle);
+  void run_pass(Replica& replica, Items items, const std::vector<PlanStep>& (Plan::*pass)() const,
+                const std::vector<Gather>& gathers, After&& after, Idle&& idle);
   ShardInput input_of(const Batch& batch, kernels::Range rows) const;
   void check_finite(Replica& replica);
   void plant_nan(Replica& replica, Ref place);
   // Runs the failpoints of this phase, which may throw or wait. Returns whether one plants a NaN.
-  bool fails(Replica& replica, Phase phase) { return setup_.failpoints.hit(phase, replica.rank(), team_.step); }
+  bool fails(const Replica& replica, Phase phase) {
+    return setup_.failpoints.hit(
+        {phase, replica.rank(), team_.step, replica.stage(), replica.progress().micro_batch()});
+  }
 
   ReplicaSet& team_;
   const ModelSetup& setup_;
   StepGraphs& graphs_;
   GatheredLoss& gathered_loss_;
-  MovingAverage* const average_;
-  std::vector<std::int64_t> row_numbers_;  // 0, 1, 2, ...: dropout's sample keys for batches without samples
+  const MovingAverages& averages_;
+  std::vector<std::vector<Action>> actions_;  // of each stage of a pipeline; an action's micro-batch is an item
+  std::vector<std::int64_t> row_numbers_;     // 0, 1, 2, ...: dropout's sample keys for batches without samples
 };
 
 }  // namespace dp::engine

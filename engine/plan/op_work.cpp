@@ -113,7 +113,7 @@ double floor_of(const OpWork& work, const kernels::Rates& rates) {
 
 double floor_of(const Plan& plan, const kernels::Rates& rates) {
   double seconds = 0;
-  for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
+  for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward(), &plan.weights()})
     for (const PlanStep& step : *stage) seconds += floor_of(work_of(step), rates);
   return seconds;
 }

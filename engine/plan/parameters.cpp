@@ -1,5 +1,7 @@
 #include "engine/plan/parameters.h"
 
+#include <algorithm>
+
 namespace dp::engine {
 
 namespace {
@@ -47,7 +49,8 @@ std::int64_t ParameterTable::last_end(std::size_t last_bytes) const {
   return end;
 }
 
-std::vector<Bucket> ParameterTable::buckets(std::size_t bucket_bytes, std::size_t last_bytes) const {
+std::vector<Bucket> ParameterTable::buckets(std::size_t bucket_bytes, std::size_t last_bytes,
+                                            const std::vector<int>& ends) const {
   std::vector<Bucket> buckets;
   const std::int64_t cut = last_bytes == 0 ? 0 : last_end(last_bytes);
   std::int64_t end = size_;
@@ -55,7 +58,7 @@ std::vector<Bucket> ParameterTable::buckets(std::size_t bucket_bytes, std::size_
     const std::int64_t begin = begin_of(i);
     if (begin >= end || entry(i).offset < vectors_) continue;  // entries smaller than the granularity, and vectors
     const bool full = static_cast<std::size_t>(end - begin) * size_of(type_) >= bucket_bytes;
-    if (full || begin == cut || begin == vectors_) {
+    if (full || begin == cut || begin == vectors_ || std::ranges::find(ends, i) != ends.end()) {
       buckets.push_back({{begin, end}, i});
       end = begin;
     }
@@ -64,9 +67,9 @@ std::vector<Bucket> ParameterTable::buckets(std::size_t bucket_bytes, std::size_
   return buckets;
 }
 
-std::size_t default_bucket_bytes(const ParameterTable& table) {
+std::size_t default_bucket_bytes(std::size_t parameter_bytes) {
   constexpr std::size_t kSmallModel = std::size_t{6} << 20, kBucket = std::size_t{4} << 20;
-  return table.bytes() <= kSmallModel ? kSmallModel : kBucket;
+  return parameter_bytes <= kSmallModel ? kSmallModel : kBucket;
 }
 
 }  // namespace dp::engine

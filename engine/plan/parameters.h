@@ -43,8 +43,10 @@ class ParameterTable {
   std::int64_t vectors() const { return vectors_; }
 
   // Buckets in the order in which they become ready; the first one is at the arena's end. `last_bytes`: maximum size of
-  // the last bucket, not counting the bucket of vectors, unless the first entry is larger; 0: no limit.
-  std::vector<Bucket> buckets(std::size_t bucket_bytes, std::size_t last_bytes = 0) const;
+  // the last bucket, not counting the bucket of vectors, unless the first entry is larger; 0: no limit. `ends`: entries
+  // that begin a bucket whatever its size.
+  std::vector<Bucket> buckets(std::size_t bucket_bytes, std::size_t last_bytes = 0,
+                              const std::vector<int>& ends = {}) const;
 
  private:
   std::int64_t begin_of(int index) const;  // offset of a bucket whose first complete entry is `index`
@@ -58,6 +60,6 @@ class ParameterTable {
 
 // The default bucket size: large enough that the latency of a collective is small compared with its transfer time.
 // Networks too small to gain from overlap get a single bucket.
-std::size_t default_bucket_bytes(const ParameterTable& table);
+std::size_t default_bucket_bytes(std::size_t parameter_bytes);
 
 }  // namespace dp::engine

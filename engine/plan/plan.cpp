@@ -78,12 +78,14 @@ std::vector<Gather> backward_gathers(const NormTable& norms, int shards) {
 std::string Plan::describe(const KernelsOf& kernels_of) const {
   std::string text = fmt::format(
       "plan for {} rows, {}: {} steps, activations {:.1f} MiB, workspace {:.1f} MiB, {} reorders\n", options_.batch,
-      options_.training ? "training" : "evaluation", forward_.size() + loss_.size() + backward_.size(),
+      options_.training ? "training" : "evaluation",
+      forward_.size() + loss_.size() + backward_.size() + weights_.size(),
       static_cast<double>(arena_bytes_) / (1 << 20), static_cast<double>(workspace_bytes_) / (1 << 20), reorders_);
   KernelCounts counts;
   describe_steps(text, "forward", forward_, kernels_of, counts);
   describe_steps(text, "loss", loss_, kernels_of, counts);
   describe_steps(text, "backward", backward_, kernels_of, counts);
+  describe_steps(text, "weight gradients", weights_, kernels_of, counts);
   describe_steps(text, "running statistics", running_, kernels_of, counts);
   if (counts.empty()) return text;
   int all = 0;

@@ -73,6 +73,8 @@ struct PlanOptions {
   // loss.
   std::optional<kernels::TensorDesc> input{};
   bool last = true;
+  // The weight gradients of convolutions and linear layers are computed by weights(), not by backward().
+  bool split_backward = false;
 };
 
 // A tensor that one stage of a pipeline hands to its neighbour.
@@ -91,6 +93,7 @@ class Plan {
   const std::vector<PlanStep>& forward() const { return forward_; }
   const std::vector<PlanStep>& loss() const { return loss_; }  // cross-entropy of this replica's rows
   const std::vector<PlanStep>& backward() const { return backward_; }
+  const std::vector<PlanStep>& weights() const { return weights_; }  // after backward(), with options().split_backward
   // Updates the running statistics from the batch statistics of this step. Only the replica with part 0 runs it.
   const std::vector<PlanStep>& running() const { return running_; }
   Ref logits() const { return logits_; }  // row-major (batch, classes), compute type; valid until backward starts
@@ -114,7 +117,7 @@ class Plan {
  private:
   friend class PlanBuilder;
   PlanOptions options_;
-  std::vector<PlanStep> forward_, loss_, backward_, running_;
+  std::vector<PlanStep> forward_, loss_, backward_, weights_, running_;
   Ref logits_, logits_grad_;
   Border input_, input_grad_, output_, output_grad_;
   std::size_t arena_bytes_ = 0, workspace_bytes_ = 0;

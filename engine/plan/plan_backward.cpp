@@ -12,6 +12,7 @@ void PlanBuilder::give(int node, const Value& gradient, bool owned) {
 }
 
 void PlanBuilder::begin_backward() {
+  gradient_steps_ = &plan_.backward_;
   const int last = static_cast<int>(results_.size()) - 1;
   const Result& output = results_.back();
   if (plan_.options_.last) {
@@ -25,13 +26,16 @@ void PlanBuilder::begin_backward() {
 }
 
 void PlanBuilder::end_backward() {
-  if (!plan_.options_.input) return;
-  Node input;
-  input.name = "input";
-  Result result;
-  result.y = input_;
-  constexpr int kEnd = std::numeric_limits<int>::max();
-  plan_.input_grad_ = border(sum(input, result, std::move(input_gradients_)).value, kEnd);
+  if (plan_.options_.input) {
+    Node input;
+    input.name = "input";
+    Result result;
+    result.y = input_;
+    constexpr int kEnd = std::numeric_limits<int>::max();
+    plan_.input_grad_ = border(sum(input, result, std::move(input_gradients_)).value, kEnd);
+  }
+  gradient_steps_ = &plan_.weights_;
+  for (const auto& add_gradients : later_) add_gradients();
 }
 
 void PlanBuilder::finished(int weight, int bias) {
@@ -39,7 +43,7 @@ void PlanBuilder::finished(int weight, int bias) {
   if (bias >= 0) unfinished_[index(bias)] = 0;
   int from = static_cast<int>(unfinished_.size());
   while (from > 0 && !unfinished_[index(from - 1)]) --from;
-  if (from < static_cast<int>(unfinished_.size())) plan_.backward_.back().ready_from = from;
+  if (from < static_cast<int>(unfinished_.size())) gradient_steps_->back().ready_from = from;
 }
 
 PlanBuilder::Gradient PlanBuilder::sum(const Node& node, const Result& result, std::vector<Gradient> gradients) {
@@ -112,17 +116,53 @@ void PlanBuilder::backward_node(const Node& node, const Result& result, std::vec
 }
 
 void PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Result& result) {
-  Steps& steps = plan_.backward_;
-  const bool conv = node.kind == NodeKind::conv;
-  const TensorDesc x = result.x.desc.type == context_.activation_type() ? result.x.desc : any(result.x.desc.shape);
-  const Shape weights = conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}
-                             : Shape{node.output[0], node.input.numel()};
-  const TensorDesc w = any(weights), full_w = any_full(weights);
-  const TensorDesc any_dy = any(dy.desc.shape);
+  const bool conv = node.kind == NodeKind::conv, splits = plan_.options_.split_backward;
+  if (!conv && !splits && backward_at_once(node, dy, result)) return;
+  if (splits)
+    later_.emplace_back([this, &node, dy, &result] {
+      weight_gradients(node, dy, result);
+      finished(node.weight, node.bias);
+    });
+  else
+    weight_gradients(node, dy, result);
 
-  if (!conv && backward_at_once(node, dy, result)) return;
+  if (conv && sums_gradient(node)) return backward_data_and_sums(node, dy);
+  const bool fused = conv ? backward_with_mask(node, dy, result) : backward_with_pool(node, dy, result);
+  const auto add_data_gradient = [&](const auto& desc) {
+    auto op = make(desc);
+    const TensorDesc wanted_dy = op.tensors()[0], wanted_w = op.tensors()[1], produced = op.tensors()[2];
+    const Value grad = as(plan_.backward_, node.name + " backward_data", dy, wanted_dy);
+    const Value weight = backward_weight(node, wanted_w);
+    const Value dx = new_value(produced);
+    add(plan_.backward_, node.name, "backward_data", std::move(op),
+        {.dy = grad.where, .w = weight.where, .dx = dx.where});
+    give(node.inputs[0], dx, true);
+  };
+  const TensorDesc x = read_by(result), w = any(weight_shape(node)), any_dy = any(dy.desc.shape);
+  if (!fused && needs_gradient(node.inputs[0])) {
+    if (conv)
+      add_data_gradient(Conv2dBackwardData{any_dy, w, x, node.window});
+    else
+      add_data_gradient(LinearBackwardData{any_dy, w, x});
+  }
+  if (!splits) finished(node.weight, node.bias);
+}
+
+Shape PlanBuilder::weight_shape(const Node& node) {
+  return node.kind == NodeKind::conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}
+                                     : Shape{node.output[0], node.input.numel()};
+}
+
+TensorDesc PlanBuilder::read_by(const Result& result) const {
+  return result.x.desc.type == context_.activation_type() ? result.x.desc : any(result.x.desc.shape);
+}
+
+void PlanBuilder::weight_gradients(const Node& node, const Value& dy, const Result& result) {
+  Steps& steps = *gradient_steps_;
+  const bool conv = node.kind == NodeKind::conv;
+  const TensorDesc x = read_by(result), full_w = any_full(weight_shape(node));
   const Node* const norm = conv ? deferred_norm(node) : nullptr;
-  const auto add_weight_gradients = [&]<typename D>(const D& desc) {
+  const auto add_gradients = [&]<typename D>(const D& desc) {
     auto op = make(desc);
     const TensorDesc wanted_x = op.tensors()[0], wanted_dy = op.tensors()[1], produced = op.tensors()[2];
     const Value from = as(steps, node.name + " backward_weights", result.x, wanted_x);
@@ -145,30 +185,11 @@ void PlanBuilder::backward_weighted(const Node& node, const Value& dy, const Res
     if (node.bias >= 0) store_gradient(node.name + " bias", node.bias, db);
   };
   if (norm != nullptr)
-    add_weight_gradients(fused_backward_weights(node, x, dy.desc));
+    add_gradients(fused_backward_weights(node, x, dy.desc));
   else if (conv)
-    add_weight_gradients(Conv2dBackwardWeights{x, dy.desc, full_w, node.window, node.bias >= 0});
+    add_gradients(Conv2dBackwardWeights{x, dy.desc, full_w, node.window, node.bias >= 0});
   else
-    add_weight_gradients(LinearBackwardWeights{x, dy.desc, full_w, node.bias >= 0});
-
-  if (conv && sums_gradient(node)) return backward_data_and_sums(node, dy);
-  const bool fused = conv ? backward_with_mask(node, dy, result) : backward_with_pool(node, dy, result);
-  const auto add_data_gradient = [&](const auto& desc) {
-    auto op = make(desc);
-    const TensorDesc wanted_dy = op.tensors()[0], wanted_w = op.tensors()[1], produced = op.tensors()[2];
-    const Value grad = as(steps, node.name + " backward_data", dy, wanted_dy);
-    const Value weight = backward_weight(node, wanted_w);
-    const Value dx = new_value(produced);
-    add(steps, node.name, "backward_data", std::move(op), {.dy = grad.where, .w = weight.where, .dx = dx.where});
-    give(node.inputs[0], dx, true);
-  };
-  if (!fused && needs_gradient(node.inputs[0])) {
-    if (conv)
-      add_data_gradient(Conv2dBackwardData{any_dy, w, x, node.window});
-    else
-      add_data_gradient(LinearBackwardData{any_dy, w, x});
-  }
-  finished(node.weight, node.bias);
+    add_gradients(LinearBackwardWeights{x, dy.desc, full_w, node.bias >= 0});
 }
 
 PlanBuilder::Value PlanBuilder::gradient_target(int entry, const TensorDesc& produced) {
@@ -179,7 +200,7 @@ PlanBuilder::Value PlanBuilder::gradient_target(int entry, const TensorDesc& pro
 
 void PlanBuilder::store_gradient(const std::string& name, int entry, const Value& gradient) {
   if (gradient.where.space == Space::gradient) return;
-  Steps& steps = plan_.backward_;
+  Steps& steps = *gradient_steps_;
   const ParameterEntry& e = table_->entry(entry);
   const Ref target{Space::gradient, parameter_place(entry).offset};
   if (!plan_.options_.accumulate) {

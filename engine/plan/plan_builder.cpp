@@ -249,7 +249,7 @@ void PlanBuilder::finish() {
   const auto resolve = [&](Ref& ref) {
     if (ref.space == Space::activation) ref.offset = buffers_[ref.offset].offset;
   };
-  for (Steps* steps : {&plan_.forward_, &plan_.loss_, &plan_.backward_, &plan_.running_})
+  for (Steps* steps : {&plan_.forward_, &plan_.loss_, &plan_.backward_, &plan_.weights_, &plan_.running_})
     for (PlanStep& step : *steps)
       for (Ref& ref : step.args) resolve(ref);
   for (Ref* ref : {&plan_.logits_, &plan_.logits_grad_, &plan_.input_.where, &plan_.input_grad_.where,

@@ -1,6 +1,7 @@
 // Builds the steps of a Plan from the fused nodes of a model. Used only by plan.cpp.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -138,6 +139,9 @@ class PlanBuilder {
 
   void backward_node(const Node& node, const Result& result, std::vector<Gradient> gradients);
   void backward_weighted(const Node& node, const Value& dy, const Result& result);
+  void weight_gradients(const Node& node, const Value& dy, const Result& result);
+  static Shape weight_shape(const Node& node);              // PyTorch's, of a convolution or linear layer
+  kernels::TensorDesc read_by(const Result& result) const;  // x, as the gradients of a layer read it
   void backward_norm(const Node& node, const Result& result, std::vector<Gradient> gradients);
   // Called when the gradient sums are computed. `masks`: dz is dy, not yet masked by ReLU.
   void finish_norm(const Node& node, const Result& result, const Gradient& dz, bool masks);
@@ -153,7 +157,7 @@ class PlanBuilder {
   Value gradient_target(int entry, const kernels::TensorDesc& produced);
   void end_forward();  // logits and loss, or the output for the next stage
   void begin_backward();
-  void end_backward();                          // the gradient for the stage before this one
+  void end_backward();  // the gradient for the stage before this one, then the weight gradients if they are split off
   Border border(const Value& value, int last);  // keeps the memory of `value` up to step `last`
   void cross_entropy(const Value& logits);
   void finish();
@@ -169,6 +173,8 @@ class PlanBuilder {
   std::vector<std::vector<Gradient>> gradients_;  // per node: the summands so far
   std::vector<Gradient> input_gradients_;         // the same for the input
   std::vector<char> unfinished_;                  // per parameter entry: its gradient is not final
+  Steps* gradient_steps_ = nullptr;               // to which gradients of parameters are added: backward or weights
+  std::vector<std::function<void()>> later_;      // add the weight gradients that are split off
   std::vector<Lifetime> buffers_;
   int step_ = 0;  // number of steps so far, over all stages
 };

@@ -147,7 +147,7 @@ void PlanBuilder::backward_data_and_sums(const Node& node, const Value& dy) {
        .dbias = db.where,
        .dz = dz.where});
   steps.back().gathers = plan_.options_.norm == BatchNormMode::sync;
-  finished(node.weight, node.bias);
+  if (!plan_.options_.split_backward) finished(node.weight, node.bias);
   store_gradient(before.name + " weight", before.weight, dw);
   store_gradient(before.name + " bias", before.bias, db);
   others.assign(1, {dz, true});

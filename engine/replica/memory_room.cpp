@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+
+#include "dp/error.h"
 #include "kernels/backend.h"
 #include "kernels/host/memory.h"
 
@@ -16,6 +21,17 @@ std::optional<Room> room_on(const Device& device) {
   const auto host = kernels::host_room();
   if (!host) return {};
   return Room{host->bytes, host->limit};
+}
+
+std::optional<std::size_t> replica_limit() {
+  const char* const text = std::getenv("DP_MEMORY_LIMIT");
+  if (text == nullptr) return {};
+  double mebibytes = 0;
+  const char* const end = text + std::strlen(text);
+  const auto [last, error] = std::from_chars(text, end, mebibytes);
+  if (error != std::errc() || last != end || !(mebibytes > 0) || !(mebibytes < 1e9))
+    throw Error(ErrorCode::usage, fmt::format("DP_MEMORY_LIMIT='{}' is not a positive number of MiB", text));
+  return static_cast<std::size_t>(mebibytes * (1 << 20));
 }
 
 std::size_t taken_on(const Device& device, std::size_t bytes) {

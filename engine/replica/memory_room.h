@@ -18,6 +18,9 @@ struct Room {
 std::optional<Room> room_on(const Device& device);
 // The bytes that a buffer of this size occupies.
 std::size_t taken_on(const Device& device, std::size_t bytes);
+// Bytes that each CPU replica, or stage of one, may use: DP_MEMORY_LIMIT in MiB. With it, a CPU can stand for a device
+// of that size. Empty if it is not set. Error(usage) if it is not a positive number.
+std::optional<std::size_t> replica_limit();
 // The part of free memory that suggested sizes may use. A tenth is left for stacks, generated code and other processes.
 inline std::size_t promised(std::size_t free) { return free / 10 * 9; }
 // The largest rounding error of a replica's estimated memory, in bytes.

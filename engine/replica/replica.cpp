@@ -27,7 +27,7 @@ Replica::Replica(const Model& model, std::unique_ptr<kernels::Context> context, 
       table_(table),
       norms_(norms),
       options_(options),
-      shards_(static_cast<std::size_t>(options.local_shards)),
+      items_(static_cast<std::size_t>(options.micro_batches * options.local_shards)),
       compute_(context_->make_stream()),
       image_sets_(*context_, *compute_) {
   const Sizes bytes = sizes(table, norms, *context_, options);
@@ -125,9 +125,7 @@ const Plan* Replica::find_plan(const PlanOptions& options) const {
   const auto same = [&](const std::unique_ptr<Plan>& plan) {
     const PlanOptions& o = plan->options();
     return o.batch == options.batch && o.training == options.training && o.accumulate == options.accumulate &&
-           o.dropout == options.dropout && o.norm == options.norm && o.joins_loss == options.joins_loss &&
-           o.last == options.last && o.input.has_value() == options.input.has_value() &&
-           (!o.input || o.input->layout == options.input->layout);
+           o.dropout == options.dropout && o.norm == options.norm && o.joins_loss == options.joins_loss;
   };
   const auto known = std::find_if(plans_.begin(), plans_.end(), same);
   return known != plans_.end() ? known->get() : nullptr;
@@ -142,18 +140,17 @@ const Plan& Replica::planned(const PlanOptions& options) {
 }
 
 std::size_t Replica::arena_bytes_for(const Plan& plan) const {
-  return activation_bytes(plan) * static_cast<std::size_t>(shards_together());
+  return activation_bytes(plan) * static_cast<std::size_t>(options_.lanes);
 }
 
 void Replica::reserve(const Plan& plan) {
-  const auto shards = static_cast<std::size_t>(options_.local_shards);
   const std::size_t needed = activation_bytes(plan);
   if (arena_ == nullptr || activation_bytes_ < needed) {
     compute_->synchronize();
     held_.activations = held_.workspace = 0;
     arena_.reset();
     arena_ = allocate(arena_bytes_for(plan), &MemoryUse::activations);
-    held_.workspace = plan.workspace_bytes() * static_cast<std::size_t>(shards_together());
+    held_.workspace = plan.workspace_bytes() * static_cast<std::size_t>(options_.lanes);
     held_.activations -= held_.workspace;
     activation_bytes_ = needed;
     select(selected_);
@@ -161,15 +158,16 @@ void Replica::reserve(const Plan& plan) {
   if (!feed_) return;
   const std::int64_t rows = plan.options().batch;
   const std::size_t before = feed_->held();
-  feed_->reserve(InputFeed::room_for(parts_of({.rows = rows})) * shards);
+  feed_->reserve(InputFeed::room_for(parts_of({.rows = rows})) * items_.size());
   held_.other += feed_->held() - before;
   allocations_ += feed_->held() != before;
 }
 
-// Pointers that are null in the shard stay null.
+// Pointers that are null in the input stay null. Only the first stage reads images.
 InputFeed::Parts Replica::parts_of(const ShardInput& input) const {
   const auto rows = static_cast<std::size_t>(input.rows);
-  return {{{input.images, rows * static_cast<std::size_t>(model_.input().numel()) * sizeof(float)},
+  const std::size_t image = options_.stage > 0 ? 0 : static_cast<std::size_t>(model_.input().numel()) * sizeof(float);
+  return {{{options_.stage > 0 ? nullptr : input.images, rows * image},
            {input.labels, rows * sizeof(std::int32_t)},
            {input.samples, rows * sizeof(std::int64_t)}}};
 }
@@ -183,7 +181,7 @@ void Replica::at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t byt
 
 void Replica::upload_images(const DeviceImages& images, std::int64_t rows) {
   held_.other += image_sets_.upload(images, rows);
-  at_least(images_, static_cast<std::size_t>(rows * options_.local_shards * model_.input().numel()) * sizeof(float));
+  at_least(images_, static_cast<std::size_t>(rows * model_.input().numel()) * items_.size() * sizeof(float));
 }
 
 void Replica::reserve_copies(std::int64_t rows, bool resident) {
@@ -194,18 +192,18 @@ void Replica::reserve_copies(std::int64_t rows, bool resident) {
 }
 
 void Replica::make_images() {
-  for (const ShardState& shard : shards_)
-    if (shard.made > 0)
-      image_sets_.gather(reinterpret_cast<const std::int64_t*>(shard.inputs[2]), shard.made,
-                         reinterpret_cast<float*>(shard.inputs[0]));
+  for (const Item& item : items_)
+    if (item.made > 0)
+      image_sets_.gather(reinterpret_cast<const std::int64_t*>(item.inputs[2]), item.made,
+                         reinterpret_cast<float*>(item.inputs[0]));
 }
 
-void Replica::bind(int shard, const Plan* plan, const ShardInput& input) {
-  if (shard == 0) {
+void Replica::bind(int item, const Plan* plan, const ShardInput& input) {
+  if (item == 0) {
     rows_bound_ = 0;
     if (feed_) feed_->begin();
   }
-  ShardState& bound = shards_[static_cast<std::size_t>(shard)];
+  Item& bound = items_[static_cast<std::size_t>(item)];
   bound.plan = plan;
   bound.made = 0;
   if (plan != nullptr) {
@@ -215,7 +213,7 @@ void Replica::bind(int shard, const Plan* plan, const ShardInput& input) {
     else
       for (std::size_t i = 0; i < parts.size(); ++i)
         bound.inputs[i] = static_cast<std::byte*>(const_cast<void*>(parts[i].from));  // ops only read it
-    if (input.resident) {
+    if (input.resident && options_.stage == 0) {
       upload_images(*input.resident, input.rows);
       image_sets_.choose(*input.resident);
       bound.inputs[0] = static_cast<std::byte*>(images_->data()) +
@@ -224,21 +222,21 @@ void Replica::bind(int shard, const Plan* plan, const ShardInput& input) {
     }
     rows_bound_ += input.rows;
   }
-  select(shard);
+  select(item);
 }
 
-const Plan* Replica::select(int shard) {
-  selected_ = shard;
-  const auto l = static_cast<std::size_t>(shard);
-  const ShardState& selected = shards_[l];
+const Plan* Replica::select(int item) {
+  selected_ = item;
+  const auto shard = static_cast<std::size_t>(selected_shard());
+  const Item& selected = items_[static_cast<std::size_t>(item)];
   set_base(Space::input, selected.inputs[0]);
   set_base(Space::labels, selected.inputs[1]);
   set_base(Space::samples, selected.inputs[2]);
-  set_base(Space::gradient, gradients() + l * table_.bytes());
-  set_base(Space::step_results, results() + l);
+  set_base(Space::gradient, gradients() + shard * table_.bytes());
+  set_base(Space::step_results, results() + shard);
   if (arena_ != nullptr)
-    set_base(Space::activation,
-             static_cast<std::byte*>(arena_->data()) + (options_.in_turns ? l * activation_bytes_ : 0));
+    set_base(Space::activation, static_cast<std::byte*>(arena_->data()) +
+                                    static_cast<std::size_t>(item % options_.lanes) * activation_bytes_);
   if (selected.plan != nullptr)
     workspace_ = base_[static_cast<std::size_t>(Space::activation)] + selected.plan->arena_bytes();
   return selected.plan;
@@ -328,11 +326,10 @@ void Replica::end_timing() {
 }
 
 std::vector<kernels::StepResults> Replica::take_results() {
-  std::vector<kernels::StepResults> copies(shards_.size());
+  std::vector<kernels::StepResults> copies(static_cast<std::size_t>(options_.local_shards));
   compute_->download(copies.data(), results(), copies.size() * sizeof(kernels::StepResults));
   const kernels::StepResults empty{};
-  for (std::size_t shard = 0; shard < shards_.size(); ++shard)
-    compute_->upload(results() + shard, &empty, sizeof empty);
+  for (int shard = 0; shard < options_.local_shards; ++shard) compute_->upload(results() + shard, &empty, sizeof empty);
   return copies;
 }
 

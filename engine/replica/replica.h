@@ -1,8 +1,12 @@
 // A model on one device, with its streams, memory and plans. Used only by its worker thread.
 //
-// A replica processes one or more shards of a minibatch, each with its own rows, plan and gradients (ShardState).
-// Shards run forward and backward one after another. If their statistics are merged during a stage, they run
-// interleaved, segment by segment.
+// A replica processes one or more shards of a minibatch, each with its own rows, plan and gradients. Shards run forward
+// and backward one after another. If their statistics are merged during a pass, they run interleaved, segment by
+// segment.
+//
+// With a pipeline, this is one stage of a replica, and several micro-batches are in progress at the same time. An item
+// is a shard of one of them: item = micro-batch * local_shards + shard. Without a pipeline, items are the shards of the
+// current micro-batch.
 #pragma once
 
 #include <array>
@@ -37,9 +41,11 @@ struct ShardInput {
 
 struct ReplicaOptions {
   int rank = 0;
+  int stage = 0;          // of the pipeline
   int local_shards = 1;   // shards of a batch on this replica
   int shards = 1;         // on all replicas
-  bool in_turns = false;  // shards run interleaved, so the activations of all shards are held at once
+  int micro_batches = 1;  // in progress at the same time
+  int lanes = 1;          // items whose activations are held at the same time; item i uses lane i % lanes
   bool scales_loss = false;
 };
 
@@ -49,9 +55,9 @@ class Replica {
           const NormTable& norms, const ReplicaOptions& options);
 
   int rank() const { return options_.rank; }
+  int stage() const { return options_.stage; }
   int local_shards() const { return options_.local_shards; }
-  // Number of shards that run a step together. Their activations are held at the same time.
-  int shards_together() const { return options_.in_turns ? options_.local_shards : 1; }
+  int lanes() const { return options_.lanes; }
   kernels::Context& context() { return *context_; }
   const kernels::Context& context() const { return *context_; }
   kernels::Stream& compute() { return *compute_; }
@@ -63,34 +69,34 @@ class Replica {
   // The same without reserving memory.
   const Plan& planned(const PlanOptions& options);
   const Plan* find_plan(const PlanOptions& options) const;  // null if it was not created yet
-  std::size_t arena_bytes_for(const Plan& plan) const;      // for all shards that run together
+  std::size_t arena_bytes_for(const Plan& plan) const;      // of all lanes
   // Uploads the data set and allocates what a shard of `rows` rows needs, unless already done.
   void upload_images(const DeviceImages& images, std::int64_t rows);
   // Reserves staging memory for the upload of a shard of `rows` rows. `resident`: the device makes the images, so they
   // are not uploaded.
   void reserve_copies(std::int64_t rows, bool resident);
-  // Sets the input of a shard and selects it. Uploads it if the device cannot read host memory. A null plan: the
-  // shard has no rows. Bind shards in ascending order from 0.
-  void bind(int shard, const Plan* plan, const ShardInput& input);
-  // Enqueues the gather of images for every shard with a device-resident data set. Call after bind() and before the
+  // Sets the input of an item and selects it. Uploads it if the device cannot read host memory. A null plan: the item
+  // has no rows. Bind items in ascending order from 0.
+  void bind(int item, const Plan* plan, const ShardInput& input);
+  // Enqueues the gather of images for every item with a device-resident data set. Call after bind() and before the
   // steps. The enqueued work is equal in all steps of a kind, so a graph can capture it.
   void make_images();
-  // Selects the shard whose memory at() and run() use. Returns its plan; null if it has no rows.
-  const Plan* select(int shard);
+  // Selects the item whose memory at() and run() use. Returns its plan; null if it has no rows.
+  const Plan* select(int item);
   // Describes a plan of this replica, with the kernels of each step if the device has graphs. Call between steps.
   std::string describe(const Plan& plan);
-  const Plan* plan_of(int shard) const { return shards_[static_cast<std::size_t>(shard)].plan; }
+  const Plan* plan_of(int item) const { return items_[static_cast<std::size_t>(item)].plan; }
   void upload_inputs(const kernels::StepInputs& inputs);
 
   // Enqueues steps on the compute stream.
   void run(const std::vector<PlanStep>& steps) {
     for (const PlanStep& step : steps) enqueue(step);
   }
-  // Enqueues the selected shard's next segment of a stage: up to and including the next step that gathers, or to the
+  // Enqueues the selected item's next segment of a pass: up to and including the next step that gathers, or to the
   // end. Calls after(step) after each step.
   template <typename After>
   void run_segment(const std::vector<PlanStep>& steps, bool first, After&& after) {
-    std::size_t& next = shards_[static_cast<std::size_t>(selected_)].next;
+    std::size_t& next = items_[static_cast<std::size_t>(selected_)].next;
     if (first) next = 0;
     while (next < steps.size()) {
       const PlanStep& step = steps[next++];
@@ -122,12 +128,14 @@ class Replica {
   kernels::StepResults* results() { return static_cast<kernels::StepResults*>(step_results_->data()); }  // of shard 0
   const std::shared_ptr<kernels::Buffer>& arena() const { return arena_; }
   void zero_gradients(int shard);
-  // Zeroes the selected shard's part of the statistics, because the shard has no rows.
+  // Zeroes the selected item's part of the statistics, because the item has no rows.
   void zero_part(const Gather& gather);
 
   // Counts the bytes in memory_use() as `kind` until forget().
   std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes, std::size_t MemoryUse::*kind);
   void forget(std::size_t bytes, std::size_t MemoryUse::*kind) { held_.*kind -= bytes; }
+  // Counts bytes that another object has allocated on this device.
+  void hold(std::size_t bytes, std::size_t MemoryUse::*kind) { held_.*kind += bytes, ++allocations_; }
   const MemoryUse& memory_use() const { return held_; }
   std::uint64_t allocations() const { return allocations_; }  // count so far; addresses may change when it does
   // Bytes of each buffer that the constructor allocates; 0: none. The estimate of memory reads them too.
@@ -191,16 +199,17 @@ class Replica {
  private:
   static constexpr std::size_t kUntimed = kernels::kLabels - 1;  // no phase has this number
   static constexpr std::size_t kGraph = kernels::kLabels - 2;
-  struct ShardState {
+  struct Item {
     const Plan* plan = nullptr;
     std::array<std::byte*, 3> inputs{};  // images, labels, samples
     std::int64_t made = 0;               // rows that make_images() gathers
-    std::size_t next = 0;                // index of the next step in the running stage
+    std::size_t next = 0;                // index of the next step in the running pass
   };
 
   void enqueue(const PlanStep& step);
   void name_phase(const char* name);  // profiler range; null ends it
-  int part() const { return options_.rank * options_.local_shards + selected_; }
+  int selected_shard() const { return selected_ % options_.local_shards; }
+  int part() const { return options_.rank * options_.local_shards + selected_shard(); }
   void reserve(const Plan& plan);
   void at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes);
   void set_base(Space space, void* pointer) {
@@ -214,9 +223,9 @@ class Replica {
   const NormTable& norms_;
   const ReplicaOptions options_;
   int selected_ = 0;
-  std::vector<ShardState> shards_;
-  std::int64_t rows_bound_ = 0;       // of the shards bound so far in this minibatch
-  std::size_t activation_bytes_ = 0;  // of one shard, including workspace
+  std::vector<Item> items_;
+  std::int64_t rows_bound_ = 0;       // of the items bound so far
+  std::size_t activation_bytes_ = 0;  // of one lane, including workspace
   std::unique_ptr<kernels::Stream> compute_;
   std::array<std::byte*, static_cast<std::size_t>(Space::count)> base_{};
   std::unique_ptr<kernels::Buffer> values_, low_values_, gradients_, buffers_, moments_, step_inputs_, step_results_,

@@ -7,6 +7,7 @@
 #include "dp/default_devices.h"
 #include "dp/error.h"
 #include "engine/optimizer/optimizer.h"
+#include "engine/parallel/resolved_options.h"
 #include "engine/replica/memory_room.h"
 #include "engine/train/passes.h"
 
@@ -22,13 +23,13 @@ class Run {
   }
 
   std::int64_t batch() const { return options_.batch_size; }
-  int replicas() const { return static_cast<int>(options_.parallel.devices.size()); }
+  int replicas() const { return ranks_of(options_.parallel); }
   Run with(std::int64_t batch, int replicas) const {
     Run other = *this;
     other.options_.batch_size = batch;
     if (replicas == this->replicas()) return other;
     DataParallelOptions& parallel = other.options_.parallel;
-    parallel.devices.resize(static_cast<std::size_t>(replicas));
+    parallel.devices.resize(static_cast<std::size_t>(replicas * parallel.pipeline.stages));
     parallel.split_weights.clear();
     if (parallel.logical_shards % replicas != 0) parallel.logical_shards = replicas;
     return other;

@@ -46,6 +46,8 @@ RunSummary describe(const DataParallel& net, const TrainerOptions& options) {
   summary.devices = net.device_names();
   summary.communicator = net.communicator_choice();
   summary.graphs = net.graphs_choice();
+  summary.pipeline = net.describe_pipeline();
+  summary.pipeline_stages = net.options().pipeline.stages;
   if (net.options().process_group) summary.engine = "ddp";
   summary.global_batch = options.batch_size;
   summary.classes = net.model().output()[0];

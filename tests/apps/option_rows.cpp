@@ -7,10 +7,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-void says_on_stderr(const Ran& run, const std::string& text) {
-  CHECK_THAT(run.outcome.err, Catch::Contains("warning: ") && Catch::Contains(text));
-}
-
 }  // namespace
 
 std::vector<OptionRow> training_rows() {
@@ -90,70 +86,6 @@ std::vector<OptionRow> training_rows() {
        Setting::mlp,
        {"--model-ema"},
        other_average},
-  };
-}
-
-std::vector<OptionRow> parallel_rows() {
-  const auto needs_gpus = [](const Ran&, const Ran& run) { says_on_stderr(run, "no effect on the CPU"); };
-  const auto finds_the_difference = [](const Ran&, const Ran& run) {
-    CHECK_THAT(run.outcome.err, Catch::Contains("weights differ after step 3"));
-  };
-  return {
-      {"--cpu", {"--cpu", "1"}, {"resolved: devices = [\"cpu\"]", "resolved: reduce = \"master\""}, Weights::other},
-      {"--replicas-per-device",
-       {"--replicas-per-device", "2"},
-       {"resolved: devices = [\"cpu\", \"cpu\", \"cpu\", \"cpu\"]"},
-       Weights::other},
-      {"--threads-per-replica", {"--threads-per-replica", "2"}, {"threads-per-replica = 2"}, Weights::same},
-      {"--reduce", {"--reduce", "allreduce"}, {"reduce = \"allreduce\"", "-resolved: reduce"}, Weights::same},
-      {"--reduce-dtype", {"--reduce-dtype", "bfloat16"}, {"reduce-dtype = \"bfloat16\""}, Weights::other},
-      {"--comm",
-       {"--comm", "host"},
-       {"comm = \"host\"", "-resolved: comm"},
-       Weights::same,
-       Setting::mlp,
-       {},
-       [](const Ran& base, const Ran& run) {
-         CHECK(base.summary["communicator_reason"] != run.summary["communicator_reason"]);
-         CHECK_THAT(run.summary["communicator_reason"].get<std::string>(), Catch::Contains("--comm"));
-       }},
-      {"--loss", {"--loss", "gathered"}, {"loss = \"gathered\""}, Weights::same},
-      {"--split", {"--split", "chunk"}, {"split = \"chunk\""}, Weights::other, Setting::mlp, {"--cpu", "3"}},
-      {"--split", {"--split", "3:1"}, {"split = \"3:1\""}, Weights::other},
-      {"--bucket-mb", {"--bucket-mb", "0.0625"}, {"bucket-mb = 0.0625", "-resolved: bucket-mb"}, Weights::same},
-      {"--bn", {"--bn", "pooled"}, {"bn = \"pooled\""}, Weights::other, Setting::residual},
-      {"--bn", {"--bn", "sync"}, {"bn = \"sync\""}, Weights::other, Setting::residual},
-      {"--sync-bn", {"--sync-bn"}, {"bn = \"sync\""}, Weights::other, Setting::residual},
-      {"--logical-shards",
-       {"--logical-shards", "4"},
-       {"logical-shards = 4", "resolved: deterministic = true"},
-       Weights::other},
-      {"--graphs", {"--graphs", "never"}, {"graphs = \"never\""}, Weights::same, Setting::mlp, {}, needs_gpus},
-      {"--no-graphs", {"--no-graphs"}, {"graphs = \"never\""}, Weights::same, Setting::mlp, {}, needs_gpus},
-      {"--no-autotune", {"--no-autotune"}, {"no-autotune = true"}, Weights::same, Setting::mlp, {}, needs_gpus},
-      {"--fast-conv", {"--fast-conv"}, {"fast-conv = true"}, Weights::other, Setting::convnet},
-      {"--tf32", {"--tf32"}, {"tf32 = true"}, Weights::same, Setting::mlp, {}, needs_gpus},
-      // One replica's update gets a NaN gradient and is skipped. The other replica's weights then differ.
-      {"--check-replicas",
-       {"--check-replicas"},
-       {"check-replicas = true"},
-       Weights::other,
-       Setting::mlp,
-       {"--reduce", "allreduce", "--on-nonfinite", "skip"},
-       finds_the_difference,
-       {"DP_FAIL=nan:update:dev1:step2"},
-       0,
-       4},
-      {"--engine",
-       {"--engine", "ddp"},
-       {"resolved: devices = [\"cpu\"]", "resolved: reduce = \"allreduce\""},
-       Weights::other,  // a rank reads every second sample
-       Setting::mlp,
-       {},
-       [](const Ran& base, const Ran& run) {
-         CHECK(base.summary["engine"] == "dp");
-         CHECK(run.summary["engine"] == "ddp");
-       }},
   };
 }
 

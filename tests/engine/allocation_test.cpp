@@ -102,3 +102,25 @@ TEST_CASE("nothing is allocated with batch normalisation, logical shards and a m
         CHECK(allocations == 0);
       }
 }
+
+TEST_CASE("nothing is allocated by the steps and evaluations of a pipeline") {
+  const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
+  const Batch whole = random_batch(model, 12), rest = random_batch(model, 5);
+  for (const PipelineSchedule schedule : {PipelineSchedule::gpipe, PipelineSchedule::zero_bubble}) {
+    DataParallelOptions options = on_cpus(4);
+    options.pipeline = {.stages = 2, .micro_batches = 3, .schedule = schedule};
+    options.clip_grad_norm = 1;
+    options.ema_decay = 0.99;
+    DataParallel net(model, options);
+    net.prepare({12, 5}, {12});
+    const Sgd sgd{.lr = 0.01f, .momentum = 0.9f};
+    net.train_step(whole, sgd);
+    allocations = 0;
+    counting = true;
+    net.train_step(whole, sgd);
+    net.train_step(rest, sgd);
+    net.evaluate(whole);
+    counting = false;
+    CHECK(allocations == 0);
+  }
+}

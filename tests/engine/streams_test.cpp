@@ -53,6 +53,24 @@ TEST_CASE("asynchronous streams give the same bits as inline streams") {
         }
 }
 
+TEST_CASE("a pipeline on asynchronous streams gives the same bits") {
+  const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
+  DataParallelOptions options = on_cpus(2);
+  options.grad_accum_steps = 3;
+  options.clip_grad_norm = 0.3;
+  options.bucket_bytes = 1500;
+  const auto expected = train(model, options);
+  options.devices = cpus(4);
+  options.grad_accum_steps = 1;
+  for (const PipelineSchedule schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble})
+    for (const bool discrete : {false, true}) {
+      options.pipeline = {.stages = 2, .micro_batches = 3, .schedule = schedule};
+      ThreadedStreams mode(17 + static_cast<std::uint64_t>(schedule), discrete);
+      INFO("schedule " << static_cast<int>(schedule) << ", discrete " << discrete);
+      CHECK(bit_equal(train(model, options), expected));
+    }
+}
+
 TEST_CASE("batch normalisation and logical shards on asynchronous streams give the same bits") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const int replicas : {2, 3})

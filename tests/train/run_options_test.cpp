@@ -26,6 +26,9 @@ TrainerOptions options_for(const std::string& name) {
       {"amp-dtype", {"amp", true}},
       {"model-ema-decay", {"model-ema", true}},
       {"init-partial", {"init", "weights"}},
+      {"micro-batches", {"pipeline-stages", std::int64_t{2}}},
+      {"schedule", {"pipeline-stages", std::int64_t{2}}},
+      {"pipeline-split", {"pipeline-stages", std::int64_t{2}}},
       {"trace-steps", {"profile", true}}};
   TrainerOptions options;
   if (const auto at = needed.find(name); at != needed.end()) {
@@ -54,7 +57,11 @@ std::vector<std::vector<std::string>> accepted_texts(const Row& row) {
       each = {to_text(OptionValue{inside(accepts.lowest, accepts.above_lowest)}),
               to_text(OptionValue{inside(accepts.highest, accepts.below_highest)})};
       break;
-    case Kind::text: each = accepts.names.empty() ? std::vector<std::string>{"3:4"} : accepts.names; break;
+    case Kind::text:
+      each = accepts.names;
+      if (row.name == "micro-batches") each = {"auto", "4096"};
+      if (each.empty()) each = {"3:4"};
+      break;
   }
   std::vector<std::vector<std::string>> texts;
   for (const std::string& text : each) {

@@ -114,13 +114,16 @@ class DataParallel {
   const Model& model() const;
   // Every automatic choice is resolved, except graphs: see graphs_choice().
   const DataParallelOptions& options() const;
-  int size() const;                               // replicas of all ranks
-  std::vector<std::string> device_names() const;  // of every replica; with host names if there are several hosts
+  int size() const;                               // devices of all ranks: replicas, or stages of replicas
+  std::vector<std::string> device_names() const;  // of each of them; with host names if there are several hosts
   std::string communicator() const;               // name, and the GPU pairs that it connects through the host
   Choice communicator_choice() const;             // "host", "p2p", "nccl", "mpi"
   Choice graphs_choice() const;  // "none", "one per replica", "one of all replicas"; changes if a capture fails
-  MemoryUse memory_use(int replica) const;  // allocated on its device; of other ranks: as of the last prepare()
-  std::string describe_steps() const;       // one line: whether training steps run as graphs, or why not
+  // One line: the stages, how evenly they share the work, and the share of the time in which they are idle because of
+  // the schedule, for stages of equal time. Empty without a pipeline.
+  std::string describe_pipeline() const;
+  MemoryUse memory_use(int device) const;  // allocated on it; of other ranks: as of the last prepare()
+  std::string describe_steps() const;      // one line: whether training steps run as graphs, or why not
   std::string describe_plan(std::int64_t global_batch) const;  // steps, buffers, reorders, buckets, as text
 
  private:

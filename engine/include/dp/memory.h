@@ -27,7 +27,7 @@ struct MemoryUse {
   }
 };
 
-// Predicts DataParallel::memory_use() of each replica after prepare(train_batches, eval_batches), without allocating
+// Predicts DataParallel::memory_use() of each device after prepare(train_batches, eval_batches), without allocating
 // this memory. On GPUs it excludes input staging (three times a batch, or the device-resident images) and what only the
 // tuner determines: the workspace of the chosen algorithms and bucket sizes. Throws what the constructor of
 // DataParallel would throw.
@@ -37,7 +37,7 @@ std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOpt
                                        const Optimizer& optimizer = Sgd{.momentum = 0.9f});
 // Bytes that can be allocated on the device now; 0: unknown.
 std::size_t free_memory(const Device& device);
-// The largest global batch, for training and evaluation, with which no replica needs more than `bytes`; 0 if none fits.
+// The largest global batch, for training and evaluation, with which no device needs more than `bytes`; 0 if none fits.
 // Found by bisection to within 1/256 below the true maximum.
 std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes,
                            const Optimizer& optimizer = Sgd{.momentum = 0.9f});

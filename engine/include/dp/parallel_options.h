@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "dp/device.h"
@@ -62,8 +63,28 @@ enum class BatchNormMode {
   sync,    // statistics of the whole global batch, forward and backward: the result of a single device
 };
 
+// The order of a pipeline's work. All schedules compute the same bits.
+enum class PipelineSchedule {
+  one_at_a_time,  // a micro-batch passes through all stages before the next one starts; no two stages work at once
+  gpipe,          // all forward work, then all backward work
+  one_f_one_b,    // forward and backward work alternate: as fast as gpipe, with fewer activations
+  zero_bubble,    // as one_f_one_b; weight gradients fill the idle time at the end of a step (ZB-H1)
+};
+
+// A replica whose layers are spread over several devices, for models that are too large for one. The batch of a replica
+// is split into micro-batches; while a stage works on one, its neighbours work on others. The weights are those of
+// grad_accum_steps micro-batches on one device, bit for bit on CPUs.
+struct PipelineOptions {
+  int stages = 1;         // devices of one replica: `stages` neighbours in DataParallelOptions::devices
+  int micro_batches = 0;  // per step and replica; 0: grad_accum_steps if that is set, or else four per stage
+  PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
+  // Where to split the model: the first block or layer of each stage but the first, such as "layer3.0". Empty: where
+  // the modelled times of the stages are most equal.
+  std::vector<std::string> cuts{};
+};
+
 struct DataParallelOptions {
-  std::vector<Device> devices{};  // one replica each; empty: every GPU, or else two CPU replicas
+  std::vector<Device> devices{};  // one replica each, without a pipeline; empty: every GPU, or else two CPU replicas
   // The multi-process engine: this process is one rank with one device (default: the GPU of its local rank, or else the
   // CPU). Gradients are reduced with all_reduce. Every rank must call train_step, evaluate, take_stats and all
   // functions that read or set state equally often and in the same order.
@@ -102,6 +123,9 @@ struct DataParallelOptions {
   // Requires LossAt::local; forward(), backward() and step() are not available. threads_per_replica defaults to 1 and
   // must be the same for every number of replicas.
   int logical_shards = 0;
+  // Requires CPU replicas, one process, LossAt::local and Split::balanced. forward(), backward(), step() and predict()
+  // are then not available.
+  PipelineOptions pipeline{};
   BatchNormMode batch_norm = BatchNormMode::master;
   std::vector<ParameterGroup> parameter_groups{};  // parameters with a rate or decay of their own, or frozen
   Amp amp = Amp::off;

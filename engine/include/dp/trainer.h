@@ -118,6 +118,8 @@ struct RunSummary {
   std::string model, dataset, engine = "dp";
   std::vector<std::string> devices;
   Choice communicator, graphs;
+  std::string pipeline{};   // DataParallel::describe_pipeline()
+  int pipeline_stages = 1;  // of each replica
   std::int64_t global_batch = 0, epochs = 0, steps = 0, skipped_steps = 0;
   double seconds_train = 0;                                  // including the earlier parts of a resumed run
   double images_per_second = 0;                              // since the run was started or resumed

@@ -24,17 +24,19 @@ struct BatchKind {
 inline BatchKind training_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options) {
   return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps, resident.set, resident.augment};
 }
-inline BatchKind evaluated_batch(std::int64_t rows, const DeviceImages& resident) {
-  return {rows, false, false, 1, resident.set, resident.augment};
+// Only a pipeline evaluates in micro-batches.
+inline BatchKind evaluated_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options) {
+  const int micro_batches = options.pipeline.stages > 1 ? options.grad_accum_steps : 1;
+  return {rows, false, false, micro_batches, resident.set, resident.augment};
 }
 
-// Calls f(options) for the plan of each shard of replica `rank` that has rows, micro-batch by micro-batch.
+// Calls f(options) for a stage's plan of each shard of replica `rank` that has rows, micro-batch by micro-batch.
 template <typename F>
-void for_each_plan(const ModelSetup& setup, const BatchKind& batch, int rank, F&& f) {
+void for_each_plan(const ModelSetup& setup, const BatchKind& batch, int rank, int stage, F&& f) {
   for (int micro = 0; micro < batch.micro_batches; ++micro)
     for (int shard = 0; shard < setup.local_shards(); ++shard)
       if (const std::int64_t own = setup.rows_of(batch.micro_rows(micro), rank, shard).size(); own > 0)
-        f(setup.plan_options(own, batch.training, micro > 0, batch.gathers));
+        f(setup.plan_options(stage, own, batch.training, batch.training && micro > 0, batch.gathers));
 }
 
 }  // namespace dp::engine

@@ -26,61 +26,65 @@ class Estimate {
     context.fast_convolutions = o.fast_convolutions;
     context.activations = activations_of(o);
     context_ = kernels::backend(o.devices.front().kind).open(o.devices.front(), context);
-    const Plan layouts(setup_.model, *context_, setup_.plan_options(engine::kLayoutRows, true, false, false), nullptr,
-                       setup_.norms);
-    setup_.table = std::make_unique<engine::ParameterTable>(
-        setup_.model, layouts.parameter_layouts(), context_->compute_type(), bucket_granularity(o), vectors_first(o));
-    setup_.groups = std::make_unique<engine::ParameterGroups>(o.parameter_groups, *setup_.table);
-    buckets_ = o.bucket_bytes != 0
-                   ? setup_.table->buckets(o.bucket_bytes)
-                   : engine::automatic_buckets(o, *setup_.table, engine::default_bucket_bytes(*setup_.table));
+    setup_.make_stages(*context_);
+    for (const engine::Stage& stage : setup_.stages) {
+      buckets_.push_back(setup_.buckets_of(stage, engine::default_bucket_bytes(setup_.parameter_bytes())));
+      norm_bytes_ += engine::norm_bytes(buckets_.back());
+    }
+    plans_.resize(setup_.stages.size());
   }
 
   std::vector<MemoryUse> of(const std::vector<std::int64_t>& train, const std::vector<std::int64_t>& eval) {
     std::vector<engine::BatchKind> batches;
     for (const std::int64_t rows : train) batches.push_back(engine::training_batch(rows, {}, setup_.options));
-    for (const std::int64_t rows : eval) batches.push_back(engine::evaluated_batch(rows, {}));
-    std::vector<MemoryUse> replicas;
-    for (int rank = 0; rank < static_cast<int>(setup_.options.devices.size()); ++rank) {
-      MemoryUse use = of_weights(rank);
+    for (const std::int64_t rows : eval) batches.push_back(engine::evaluated_batch(rows, {}, setup_.options));
+    std::vector<MemoryUse> devices;
+    for (std::size_t device = 0; device < setup_.options.devices.size(); ++device) {
+      const int rank = static_cast<int>(device) / setup_.stage_count();
+      const int stage = static_cast<int>(device) % setup_.stage_count();
+      MemoryUse use = of_weights(rank, stage);
       if (train.empty()) use.optimizer = 0;
-      add_activations(use, rank, batches);
+      add_activations(use, rank, stage, batches);
       if (rank == 0 && setup_.options.loss == LossAt::gathered) use.other += of_gathered_loss(batches);
-      replicas.push_back(use);
+      devices.push_back(use);
     }
-    return replicas;
+    return devices;
   }
 
  private:
-  MemoryUse of_weights(int rank) const {
+  MemoryUse of_weights(int rank, int stage) const {
     const DataParallelOptions& o = setup_.options;
-    const engine::Replica::Sizes sizes =
-        engine::Replica::sizes(*setup_.table, setup_.norms, *context_, setup_.replica_options(rank));
+    const engine::Replica::Sizes sizes = setup_.sizes_of(rank, stage, *context_);
+    const std::vector<engine::Bucket>& buckets = buckets_[static_cast<std::size_t>(stage)];
     MemoryUse use = sizes.use();
     if (o.reduce_dtype == DType::bf16 && setup_.shards() > 1)
-      use.gradients += engine::RoundedGradients::bytes(buckets_, static_cast<std::size_t>(setup_.local_shards()));
+      use.gradients += engine::RoundedGradients::bytes(buckets, static_cast<std::size_t>(setup_.local_shards()));
     std::int64_t updated = 0;
-    for (const engine::Bucket& bucket : buckets_)
+    for (const engine::Bucket& bucket : buckets)
       updated += engine::updated_by(bucket, o.reduce, rank, setup_.size()).size();
     use.optimizer = engine::LocalOptimizer::state_bytes(update_, updated, setup_.element_bytes());
-    use.other += engine::norm_bytes(buckets_) + setup_.groups->map().size();
+    // All stages hold the partial sums of the norm of the whole gradient.
+    const bool joins = setup_.pipelined() && setup_.update_waits_for_gradient();
+    use.other += (joins ? norm_bytes_ : engine::norm_bytes(buckets)) + setup_.stage(stage).groups->map().size();
     if (o.ema_decay && rank == 0) use.average = engine::MovingAverage::bytes(sizes);
     return use;
   }
 
   // As Replica::reserve() does, in the same order.
-  void add_activations(MemoryUse& use, int rank, const std::vector<engine::BatchKind>& batches) {
-    const engine::ReplicaOptions replica = setup_.replica_options(rank);
-    const auto copies = static_cast<std::size_t>(replica.in_turns ? replica.local_shards : 1);
-    std::size_t largest = 0;
+  void add_activations(MemoryUse& use, int rank, int stage, const std::vector<engine::BatchKind>& batches) {
+    const auto copies = static_cast<std::size_t>(setup_.replica_options(rank, stage).lanes);
+    std::size_t largest = 0, input = 0, gradient = 0;
     for (const engine::BatchKind& batch : batches)
-      engine::for_each_plan(setup_, batch, rank, [&](const engine::PlanOptions& options) {
-        const Sizes sizes = sizes_of(options);
+      engine::for_each_plan(setup_, batch, rank, stage, [&](const engine::PlanOptions& options) {
+        const Sizes sizes = sizes_of(stage, options);
+        input = std::max(input, sizes.input);
+        gradient = std::max(gradient, sizes.output_grad);
         if (sizes.bytes <= largest) return;
         largest = sizes.bytes;
         use.workspace = sizes.workspace * copies;
         use.activations = sizes.bytes * copies - use.workspace;
       });
+    use.other += kernels::Link::kSlots * (input + gradient);
   }
 
   std::size_t of_gathered_loss(const std::vector<engine::BatchKind>& batches) const {
@@ -98,21 +102,33 @@ class Estimate {
 
   struct Sizes {
     std::size_t bytes = 0, workspace = 0;
+    std::size_t input = 0, output_grad = 0;  // received from other stages
+    kernels::TensorDesc output{};            // of a stage but the last
   };
-  Sizes sizes_of(const engine::PlanOptions& options) {
-    for (const auto& [known, sizes] : plans_)
+  Sizes sizes_of(int stage, engine::PlanOptions options) {
+    auto& plans = plans_[static_cast<std::size_t>(stage)];
+    for (const auto& [known, sizes] : plans)
       if (known.batch == options.batch && known.training == options.training && known.accumulate == options.accumulate)
         return sizes;
-    const Plan plan(setup_.model, *context_, options, setup_.table.get(), setup_.norms);
-    plans_.emplace_back(options, Sizes{engine::Replica::activation_bytes(plan), plan.workspace_bytes()});
-    return plans_.back().second;
+    options.last = setup_.is_last(stage);
+    options.input.reset();
+    if (stage > 0) options.input = sizes_of(stage - 1, options).output;
+    const engine::Stage& own = setup_.stage(stage);
+    const Plan plan(own.model, *context_, options, own.table.get(), own.norms);
+    Sizes sizes{.bytes = engine::Replica::activation_bytes(plan), .workspace = plan.workspace_bytes()};
+    if (stage > 0) sizes.input = plan.input().desc.layout.bytes;
+    if (!options.last) sizes.output = plan.output().desc;
+    if (!options.last && options.training) sizes.output_grad = plan.output_grad().desc.layout.bytes;
+    plans.emplace_back(options, sizes);
+    return sizes;
   }
 
   engine::ModelSetup setup_;
   const engine::UpdateKind update_;
   std::unique_ptr<kernels::Context> context_;
-  std::vector<engine::Bucket> buckets_;
-  std::vector<std::pair<engine::PlanOptions, Sizes>> plans_;
+  std::vector<std::vector<engine::Bucket>> buckets_;                       // per stage
+  std::size_t norm_bytes_ = 0;                                             // of all stages
+  std::vector<std::vector<std::pair<engine::PlanOptions, Sizes>>> plans_;  // per stage
 };
 
 }  // namespace

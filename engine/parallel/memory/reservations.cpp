@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include "dp/memory.h"
 #include "engine/replica/memory_room.h"
@@ -26,13 +27,30 @@ Share of_host(const ProcessGroup& group, const std::vector<Share>& ranks) {
   return all;
 }
 
-std::string counted(std::size_t replicas) { return fmt::format("{} replica{}", replicas, replicas == 1 ? "" : "s"); }
+std::string counted(std::size_t count, const char* what = "replica") {
+  return fmt::format("{} {}{}", count, what, count == 1 ? "" : "s");
+}
 
 }  // namespace
+
+void Reservations::judge_limit(const std::vector<std::size_t>& needs, const std::string& what,
+                               const FitsText& fits) const {
+  const std::optional<std::size_t> limit = replica_limit();
+  for (std::size_t i = 0; limit && i < needs.size(); ++i) {
+    const std::size_t held = team_.replicas[i] ? team_.replicas[i]->memory_use().total() : 0;
+    const std::size_t room = *limit - std::min(*limit, held);
+    if (setup_.options.devices[i].kind == DeviceKind::cuda || needs[i] <= room) continue;
+    throw Error(ErrorCode::device,
+                fmt::format("out of memory: {} need {} on device {}, but DP_MEMORY_LIMIT leaves {}; {}, or use more "
+                            "pipeline stages",
+                            what, in_units(needs[i]), i, in_units(room), fits(room, 1)));
+  }
+}
 
 // With a process group, team_.of_all_ranks() ensures that all ranks read the free memory before any of them allocates.
 void Reservations::judge(const std::vector<std::size_t>& needs, bool together, const std::string& what,
                          const FitsText& fits) {
+  judge_limit(needs, what, fits);
   std::vector<std::optional<Room>> rooms(needs.size());
   team_.run([&](int r) {  // on the replica's thread: the query makes its GPU the current device
     rooms[static_cast<std::size_t>(r)] = room_on(setup_.options.devices[static_cast<std::size_t>(r)]);
@@ -52,7 +70,8 @@ void Reservations::judge(const std::vector<std::size_t>& needs, bool together, c
     }
     if (share.need <= share.room) continue;
     throw Error(ErrorCode::device, fmt::format("out of memory: {} of {} need {}, but {} are free ({}); {}", what,
-                                               counted(share.replicas), in_units(share.need), in_units(share.room),
+                                               counted(share.replicas, setup_.pipelined() ? "stage" : "replica"),
+                                               in_units(share.need), in_units(share.room),
                                                room ? room->limit : "another rank", fits(share.room, share.replicas)));
   }
 }
@@ -67,22 +86,39 @@ std::size_t Reservations::added(std::size_t held, std::size_t needed) const {
 }
 
 void Reservations::require_room_for_weights(const kernels::Context& context) {
-  const Replica::Sizes sizes = Replica::sizes(*setup_.table, setup_.norms, context, setup_.replica_options(0));
-  std::size_t each = 0;
-  for (const std::size_t bytes : {sizes.values, sizes.low_values, sizes.gradients, sizes.buffers, sizes.moments})
-    each += taken(bytes);
-  judge(std::vector<std::size_t>(setup_.options.devices.size(), each), /*together=*/true,
-        "weights, gradients and statistics", [&](std::size_t room, std::size_t) {
-          const std::size_t fit = promised(room) / each;
-          return fit == 0 ? "not even one fits: use a smaller model" : "use no more than " + counted(fit);
-        });
+  std::vector<std::size_t> stages;
+  for (int stage = 0; stage < setup_.stage_count(); ++stage) {
+    const Replica::Sizes sizes = setup_.sizes_of(/*rank=*/0, stage, context);
+    std::size_t& each = stages.emplace_back(0);
+    for (const std::size_t bytes : {sizes.values, sizes.low_values, sizes.gradients, sizes.buffers, sizes.moments})
+      each += taken(bytes);
+  }
+  std::vector<std::size_t> needs;
+  for (std::size_t i = 0; i < setup_.options.devices.size(); ++i) needs.push_back(stages[i % stages.size()]);
+  judge(needs, /*together=*/true, "weights, gradients and statistics", [&](std::size_t room, std::size_t) {
+    const std::size_t fit = promised(room) / std::accumulate(stages.begin(), stages.end(), std::size_t{0});
+    return fit == 0 ? "not even one fits: use a smaller model" : "use no more than " + counted(fit);
+  });
+}
+
+template <typename F>
+void Reservations::by_stage(F&& f) {
+  for (int stage = 0; stage < setup_.stage_count(); ++stage)
+    team_.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
+      if (replica.stage() == stage) f(replica, gradient_sync);
+    });
+}
+
+PlanOptions Reservations::with_input(const Replica& replica, PlanOptions options) const {
+  if (replica.stage() > 0) options.input = team_.replicas[team_.local(replica) - 1]->find_plan(options)->output().desc;
+  return options;
 }
 
 std::size_t Reservations::missing(Replica& replica, const std::vector<BatchKind>& batches) const {
   std::size_t most = 0;
   for (const BatchKind& batch : batches)
-    for_each_plan(setup_, batch, replica.rank(), [&](const PlanOptions& plan) {
-      most = std::max(most, replica.arena_bytes_for(replica.planned(plan)));
+    for_each_plan(setup_, batch, replica.rank(), replica.stage(), [&](const PlanOptions& plan) {
+      most = std::max(most, replica.arena_bytes_for(replica.planned(with_input(replica, plan))));
     });
   return added(replica.arena() ? replica.arena()->bytes() : 0, most);
 }
@@ -90,7 +126,7 @@ std::size_t Reservations::missing(Replica& replica, const std::vector<BatchKind>
 void Reservations::require_room(const std::vector<BatchKind>& batches, const std::optional<Optimizer>& optimizer,
                                 bool together) {
   std::vector<std::size_t> needs(team_.replicas.size());
-  team_.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
+  by_stage([&](Replica& replica, GradientSync& gradient_sync) {
     const LocalOptimizer& local = gradient_sync.optimizer();
     const std::size_t state = optimizer ? local.bytes_for(kind_of(*optimizer)) : 0;
     needs[team_.local(replica)] = missing(replica, batches) + added(local.held_bytes(), state);
@@ -112,15 +148,14 @@ void Reservations::require_room(const std::vector<BatchKind>& batches, const std
 void Reservations::place(Replica& replica, const BatchKind& batch) {
   const auto row = static_cast<std::size_t>(setup_.model.output().numel()) * setup_.element_bytes();
   const bool resident = batch.set != nullptr;
-  for_each_plan(setup_, batch, replica.rank(), [&](const PlanOptions& plan) {
-    replica.plan(plan);
-    if (resident) replica.upload_images({batch.set, batch.augment}, plan.batch);
+  for_each_plan(setup_, batch, replica.rank(), replica.stage(), [&](const PlanOptions& plan) {
+    place_links(replica, replica.plan(with_input(replica, plan)));
+    if (resident && replica.stage() == 0) replica.upload_images({batch.set, batch.augment}, plan.batch);
     replica.reserve_copies(plan.batch, resident);
     replica.context().reserve_copies(batch.gathers ? static_cast<std::size_t>(plan.batch) * row : 0);
   });
   // Bytes of the largest call on io.
-  const Replica::Sizes sizes =
-      Replica::sizes(*setup_.table, setup_.norms, replica.context(), setup_.replica_options(replica.rank()));
+  const Replica::Sizes sizes = setup_.sizes_of(replica);
   std::size_t exchanged = sizes.buffers + sizes.moments;
   for (int micro = 0; micro < batch.micro_batches && batch.gathers; ++micro) {
     const std::int64_t rows = batch.micro_rows(micro);
@@ -134,15 +169,27 @@ void Reservations::place(Replica& replica, const BatchKind& batch) {
   if (!team_.io.empty()) team_.io_of(replica).reserve(exchanged);
 }
 
+void Reservations::place_links(Replica& replica, const Plan& plan) {
+  const std::size_t number = team_.local(replica);
+  const auto reserve = [&](kernels::Link& link, const Border& received) {
+    const std::size_t before = link.held();
+    link.reserve(received.desc.layout.bytes);
+    if (link.held() != before) replica.hold(link.held() - before, &MemoryUse::other);
+  };
+  if (replica.stage() > 0) reserve(*team_.forward_links[number - 1], plan.input());
+  if (plan.options().training && !setup_.is_last(replica.stage()))
+    reserve(*team_.backward_links[number], plan.output_grad());
+}
+
 void Reservations::place(const std::vector<BatchKind>& batches) {
-  team_.on_replicas([&](Replica& replica, GradientSync&) {
+  by_stage([&](Replica& replica, GradientSync&) {
     for (const BatchKind& batch : batches) place(replica, batch);
   });
   placed_.insert(batches.begin(), batches.end());
 }
 
 void Reservations::reserve(const BatchKind& batch) {
-  if (setup_.size() == 1 || placed_.contains(batch)) return;
+  if ((setup_.size() == 1 && !setup_.pipelined()) || placed_.contains(batch)) return;
   require_room({batch}, /*optimizer=*/{}, /*together=*/false);
   place({batch});
 }

@@ -33,12 +33,20 @@ class Reservations {
  private:
   using FitsText = std::function<std::string(std::size_t room, std::size_t replicas)>;
 
+  // Error(device) if a replica exceeds replica_limit().
+  void judge_limit(const std::vector<std::size_t>& needs, const std::string& what, const FitsText& fits) const;
   // `needs`: bytes per replica of this process.
   void judge(const std::vector<std::size_t>& needs, bool together, const std::string& what, const FitsText& fits);
   std::size_t taken(std::size_t bytes) const;                     // bytes that a replica's buffer of this size occupies
   std::size_t added(std::size_t held, std::size_t needed) const;  // by a buffer that replaces a smaller one
   std::size_t missing(Replica& replica, const std::vector<BatchKind>& batches) const;
   void place(Replica& replica, const BatchKind& batch);
+  void place_links(Replica& replica, const Plan& plan);
+  // Calls f(replica, gradient_sync) on every worker, stage by stage: a stage's plans depend on those before it.
+  template <typename F>
+  void by_stage(F&& f);
+  // The same options with the input of the replica's stage.
+  PlanOptions with_input(const Replica& replica, PlanOptions options) const;
 
   ReplicaSet& team_;
   const ModelSetup& setup_;

@@ -56,14 +56,17 @@ std::vector<Action> actions_of(PipelineSchedule schedule, int stage, int stages,
 
 InFlight most_in_flight(std::span<const Action> actions) {
   InFlight most;
-  int activations = 0, weight_gradients = 0;
+  int activations = 0, weight_gradients = 0, micro_batches = 0;
   for (const Action& action : actions) {
     activations += action.work == Work::forward;
+    micro_batches += action.work == Work::forward;
+    most.micro_batches = std::max(most.micro_batches, micro_batches);
     most.activations = std::max(most.activations, activations);
     weight_gradients += action.work == Work::input_gradient;
     most.weight_gradients = std::max(most.weight_gradients, weight_gradients);
     activations -= action.work == Work::backward || action.work == Work::input_gradient;
     weight_gradients -= action.work == Work::weight_gradient;
+    micro_batches -= action.work == Work::backward || action.work == Work::weight_gradient;
   }
   return most;
 }

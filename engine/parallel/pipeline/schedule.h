@@ -6,10 +6,12 @@
 #include <span>
 #include <vector>
 
+#include "dp/parallel_options.h"
+
 namespace dp::engine {
 
-// The bubble is the idle share of device time. The formulas are for P stages and M micro-batches; forward work, input
-// gradients and weight gradients take equal times in all stages.
+// The schedules. The bubble is the idle share of device time. The formulas are for P stages and M micro-batches, with
+// equal times of forward work, input gradients and weight gradients in all stages.
 //
 // one_at_a_time  A micro-batch passes through all stages before the next one starts. Bubble (P - 1) / P.
 // gpipe          All forward work, then all backward work. Bubble (P - 1) / (M + P - 1). A stage saves the activations
@@ -19,7 +21,6 @@ namespace dp::engine {
 // zero_bubble    As one_f_one_b, but weight gradients are computed later, because no other stage waits for them.
 //                Bubble (P - 1) / (3 M + P - 1) for M >= P.
 //                P. Qi et al., Zero Bubble Pipeline Parallelism (ZB-H1), 2023.
-enum class PipelineSchedule : std::uint8_t { one_at_a_time, gpipe, one_f_one_b, zero_bubble };
 
 enum class Work : std::uint8_t {
   forward,
@@ -41,6 +42,7 @@ std::vector<Action> actions_of(PipelineSchedule schedule, int stage, int stages,
 struct InFlight {
   int activations = 0;       // from forward work to the input gradient
   int weight_gradients = 0;  // from the input gradient to the weight gradients
+  int micro_batches = 0;     // from forward work to the last backward work
 };
 InFlight most_in_flight(std::span<const Action> actions);
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "engine/replica/replica.h"
 
@@ -37,5 +38,8 @@ class MovingAverage {
   std::unique_ptr<kernels::Buffer> values_, buffers_;
   std::unique_ptr<kernels::Op> update_values_, update_buffers_;  // update_buffers_: null without running statistics
 };
+
+// One for each stage, on the master; empty without ema_decay, and in processes without the master.
+using MovingAverages = std::vector<std::unique_ptr<MovingAverage>>;
 
 }  // namespace dp::engine

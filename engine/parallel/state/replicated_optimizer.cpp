@@ -24,7 +24,7 @@ bool ReplicatedOptimizer::reserve(const UpdateKind& kind) {
 
 kernels::UpdateInputs ReplicatedOptimizer::inputs(const Optimizer& optimizer) const {
   kernels::UpdateInputs inputs;
-  team_.setup.groups->set(inputs, optimizer);
+  team_.setup.stages.front().groups->set(inputs, optimizer);
   inputs.constants = constants_of(optimizer);
   inputs.updates = updates_;
   return inputs;

@@ -1,5 +1,8 @@
 #include "engine/parallel/state/state_dict.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace dp::engine {
 namespace {
 
@@ -31,15 +34,27 @@ void convert(const Tensor& from, Tensor& to) {
 
 }  // namespace
 
+template <typename F>
+StateDict::Tensors StateDict::joined(F&& of_stage) {
+  std::vector<Tensors> stages(setup_.stages.size());
+  team_.on_first_of_stages(
+      [&](Replica& first, GradientSync&) { stages[static_cast<std::size_t>(first.stage())] = of_stage(first); });
+  Tensors all = std::move(stages.front());
+  for (std::size_t stage = 1; stage < stages.size(); ++stage) std::ranges::move(stages[stage], std::back_inserter(all));
+  return all;
+}
+
 StateDict::Tensors StateDict::weights() {
   team_.wait_for_all();
   gather_values();
-  Tensors parameters;
-  team_.on_first(
-      [&](Replica& first, GradientSync&) { parameters = export_entries(first, first.values(), /*factor=*/1); });
-  const Model& model = setup_.model;
+  return joined([&](Replica& first) { return weights_of(first); });
+}
+
+StateDict::Tensors StateDict::weights_of(Replica& first) {
+  Tensors parameters = export_entries(first, first.values(), /*factor=*/1);
+  const Model& model = setup_.stage_of(first).model;
   if (model.buffers().empty()) return parameters;
-  Tensors buffers = export_buffers(), all;
+  Tensors buffers = export_buffers(first), all;
   std::size_t next = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const int layer = model.parameters()[i].layer;
@@ -55,21 +70,19 @@ StateDict::Tensors StateDict::optimizer_slot(std::size_t slot) { return parts(Ar
 
 StateDict::Tensors StateDict::parts(Arena arena, std::size_t slot) {
   team_.wait_for_all();
-  Tensors tensors;
-  team_.on_first([&](Replica& first, GradientSync&) {
+  return joined([&](Replica& first) {
     const bool scaled = arena == Arena::gradient && setup_.scales_loss();
     const double factor = scaled ? 1.0 / static_cast<double>(first.read_scaler().last_scale) : 1.0;
     const auto whole = assemble(first, arena, slot);
-    tensors = export_entries(first, static_cast<const std::byte*>(whole->data()), factor);
+    return export_entries(first, static_cast<const std::byte*>(whole->data()), factor);
   });
-  return tensors;
 }
 
 StateDict::Tensors StateDict::export_entries(Replica& first, const std::byte* arena, double factor) {
   Tensors tensors;
   int index = 0;
-  for (const ParameterEntry& entry : setup_.table->entries()) {
-    Tensor tensor(entry.shape, setup_.table->type());
+  for (const ParameterEntry& entry : first.table().entries()) {
+    Tensor tensor(entry.shape, first.table().type());
     first.export_entry(index++, arena, tensor);
     if (factor != 1) multiply(tensor, factor);
     tensors.emplace_back(entry.name, std::move(tensor));
@@ -79,16 +92,17 @@ StateDict::Tensors StateDict::export_entries(Replica& first, const std::byte* ar
 }
 
 std::unique_ptr<kernels::Buffer> StateDict::assemble(Replica& first, Arena arena, std::size_t slot) {
-  auto whole = first.context().allocate(setup_.table->bytes());
+  auto whole = first.context().allocate(first.table().bytes());
   auto* const to = static_cast<std::byte*>(whole->data());
   const std::size_t element = setup_.element_bytes();
-  for (std::size_t rank = 0; rank < team_.replicas.size(); ++rank) {
-    LocalOptimizer& optimizer = team_.gradient_syncs[rank]->optimizer();
+  for (int replica = 0; replica < team_.replica_count(); ++replica) {
+    const std::size_t number = team_.number(replica, first.stage());
+    LocalOptimizer& optimizer = team_.gradient_syncs[number]->optimizer();
     for (const LocalOptimizer::Part& part : optimizer.parts()) {
       if (part.range.size() == 0) continue;
       const std::size_t begin = static_cast<std::size_t>(part.range.begin) * element;
       const std::byte* const from =
-          arena == Arena::gradient ? team_.replicas[rank]->gradients() + begin : optimizer.state(slot, part);
+          arena == Arena::gradient ? team_.replicas[number]->gradients() + begin : optimizer.state(slot, part);
       first.compute().copy(to + begin, from, static_cast<std::size_t>(part.range.size()) * element);
     }
     if (setup_.options.reduce == Reduce::all_reduce) break;  // every replica has the whole arena
@@ -96,36 +110,37 @@ std::unique_ptr<kernels::Buffer> StateDict::assemble(Replica& first, Arena arena
   return whole;
 }
 
-int StateDict::entry_of(const std::string& name, const Tensor& tensor) const {
+StateDict::Found StateDict::find(const std::string& name, const Tensor& tensor) const {
   const std::string& model = setup_.model.name();
-  for (std::size_t i = 0; i < setup_.table->entries().size(); ++i) {
-    const ParameterEntry& entry = setup_.table->entries()[i];
-    if (entry.name != name) continue;
-    if (tensor.shape() != entry.shape)
-      throw Error(ErrorCode::data, "parameter '" + name + "' has shape " + to_string(entry.shape) + " in model '" +
+  for (int stage = 0; stage < setup_.stage_count(); ++stage) {
+    const std::vector<ParameterEntry>& entries = setup_.stage(stage).table->entries();
+    const auto entry = std::ranges::find(entries, name, &ParameterEntry::name);
+    if (entry == entries.end()) continue;
+    if (tensor.shape() != entry->shape)
+      throw Error(ErrorCode::data, "parameter '" + name + "' has shape " + to_string(entry->shape) + " in model '" +
                                        model + "', not " + to_string(tensor.shape()));
     if (tensor.dtype() != DType::f32 && tensor.dtype() != DType::f64)
       throw Error(ErrorCode::data,
                   "parameter '" + name + "' is of type " + to_string(tensor.dtype()) + ", not float32");
-    return static_cast<int>(i);
+    return {stage, static_cast<int>(entry - entries.begin()), &tensor};
   }
   throw Error(ErrorCode::data, "model '" + model + "' has no parameter '" + name + "'");
 }
 
 std::vector<StateDict::Found> StateDict::find(const Tensors& tensors) const {
   std::vector<Found> found;
-  for (const auto& [name, tensor] : tensors) found.push_back({entry_of(name, tensor), &tensor});
+  for (const auto& [name, tensor] : tensors) found.push_back(find(name, tensor));
   return found;
 }
 
 StateDict::FoundWeights StateDict::find_weights(const Tensors& tensors) const {
   FoundWeights found;
   for (const auto& [name, tensor] : tensors) {
-    if (const BufferSpec* buffer = find_buffer(name)) {
-      require_fit(*buffer, tensor);
-      found.buffers.emplace_back(buffer, &tensor);
+    if (const auto buffer = find_buffer(name, tensor)) {
+      require_fit(*buffer->buffer, tensor);
+      found.buffers.push_back(*buffer);
     } else {
-      found.parameters.push_back({entry_of(name, tensor), &tensor});
+      found.parameters.push_back(find(name, tensor));
     }
   }
   return found;
@@ -137,10 +152,14 @@ void StateDict::set_weights(const Tensors& tensors) {
   const FoundWeights found = find_weights(tensors);
   team_.wait_for_all();
   gather_values();  // `tensors` may contain only some of them
-  team_.on_first([&](Replica& first, GradientSync&) {
-    for (const Found& one : found.parameters) first.import_entry(one.entry, *one.tensor, first.values());
-    for (const auto& [buffer, tensor] : found.buffers) import_buffer(first, *buffer, *tensor);
+  team_.on_first_of_stages([&](Replica& first, GradientSync&) {
+    for (const Found& one : found.parameters)
+      if (one.stage == first.stage()) first.import_entry(one.entry, *one.tensor, first.values());
+    for (const FoundBuffer& one : found.buffers)
+      if (one.stage == first.stage() && !is_counter(*one.buffer)) import_buffer(first, *one.buffer, *one.tensor);
   });
+  for (const FoundBuffer& one : found.buffers)
+    if (is_counter(*one.buffer)) batches_tracked_ = *one.tensor->data<std::int64_t>();
   buffers_behind_ = true;
   broadcast_weights();
 }
@@ -157,19 +176,23 @@ void StateDict::check_slot(const Tensors& tensors) const { find(tensors); }
 void StateDict::set_optimizer_slot(std::size_t slot, const Tensors& tensors) {
   const std::vector<Found> found = find(tensors);
   team_.wait_for_all();
-  std::unique_ptr<kernels::Buffer> whole;
-  team_.on_first([&](Replica& first, GradientSync&) {
+  std::vector<std::unique_ptr<kernels::Buffer>> wholes(setup_.stages.size());
+  team_.on_first_of_stages([&](Replica& first, GradientSync&) {
+    auto& whole = wholes[static_cast<std::size_t>(first.stage())];
     whole = assemble(first, Arena::state, slot);
-    for (const Found& one : found) first.import_entry(one.entry, *one.tensor, static_cast<std::byte*>(whole->data()));
+    for (const Found& one : found)
+      if (one.stage == first.stage())
+        first.import_entry(one.entry, *one.tensor, static_cast<std::byte*>(whole->data()));
     first.compute().synchronize();
   });
   team_.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
     const std::size_t element = setup_.element_bytes();
     LocalOptimizer& optimizer = gradient_sync.optimizer();
+    const auto* const whole = static_cast<const std::byte*>(wholes[static_cast<std::size_t>(replica.stage())]->data());
     for (const LocalOptimizer::Part& part : optimizer.parts()) {
       if (part.range.size() == 0) continue;
       const auto begin = static_cast<std::size_t>(part.range.begin) * element;
-      replica.compute().copy(optimizer.state(slot, part), static_cast<const std::byte*>(whole->data()) + begin,
+      replica.compute().copy(optimizer.state(slot, part), whole + begin,
                              static_cast<std::size_t>(part.range.size()) * element);
     }
     replica.compute().synchronize();
@@ -184,18 +207,20 @@ void StateDict::gather_values() {
 }
 
 void StateDict::broadcast_buffers() {
-  if (!std::exchange(buffers_behind_, false) || setup_.norms.count() == 0 || setup_.size() == 1) return;
+  if (!std::exchange(buffers_behind_, false) || setup_.model.buffers().empty() || setup_.size() == 1) return;
   team_.on_replicas([&](Replica& replica, GradientSync&) {
-    team_.io_of(replica).broadcast(replica.buffers(), setup_.norms.buffer_size(), setup_.table->type(), 0,
-                                   replica.compute());
+    const NormTable& norms = setup_.stage_of(replica).norms;
+    if (norms.count() == 0) return;
+    team_.io_of(replica).broadcast(replica.buffers(), norms.buffer_size(), setup_.type(), 0, replica.compute());
     replica.context().flush();
   });
 }
 
-const BufferSpec* StateDict::find_buffer(const std::string& name) const {
-  for (const BufferSpec& buffer : setup_.model.buffers())
-    if (buffer.name == name) return &buffer;
-  return nullptr;
+std::optional<StateDict::FoundBuffer> StateDict::find_buffer(const std::string& name, const Tensor& tensor) const {
+  for (int stage = 0; stage < setup_.stage_count(); ++stage)
+    for (const BufferSpec& buffer : setup_.stage(stage).model.buffers())
+      if (buffer.name == name) return FoundBuffer{stage, &buffer, &tensor};
+  return {};
 }
 
 void StateDict::require_fit(const BufferSpec& buffer, const Tensor& tensor) const {
@@ -207,35 +232,30 @@ void StateDict::require_fit(const BufferSpec& buffer, const Tensor& tensor) cons
 }
 
 void StateDict::import_buffer(Replica& first, const BufferSpec& buffer, const Tensor& tensor) {
-  if (is_counter(buffer)) {
-    batches_tracked_ = *tensor.data<std::int64_t>();
-    return;
-  }
-  const DType type = setup_.table->type();
+  const DType type = setup_.type();
   Tensor same(buffer.shape, type);
   if (tensor.dtype() == DType::f32)
     type == DType::f32 ? convert<float, float>(tensor, same) : convert<float, double>(tensor, same);
   else
     type == DType::f32 ? convert<double, float>(tensor, same) : convert<double, double>(tensor, same);
-  const std::size_t offset = static_cast<std::size_t>(place_of(setup_.norms, buffer)) * size_of(type);
+  const std::size_t offset = static_cast<std::size_t>(place_of(setup_.stage_of(first).norms, buffer)) * size_of(type);
   first.compute().copy(first.buffers() + offset, same.raw(), same.bytes());
   first.compute().synchronize();
 }
 
-StateDict::Tensors StateDict::export_buffers() {
+StateDict::Tensors StateDict::export_buffers(Replica& first) {
+  const Stage& stage = setup_.stage_of(first);
   Tensors tensors;
-  team_.on_first([&](Replica& first, GradientSync&) {
-    for (const BufferSpec& buffer : setup_.model.buffers()) {
-      Tensor tensor(buffer.shape, is_counter(buffer) ? DType::i64 : setup_.table->type());
-      if (is_counter(buffer)) {
-        *tensor.data<std::int64_t>() = batches_tracked_;
-      } else {
-        const std::size_t offset = static_cast<std::size_t>(place_of(setup_.norms, buffer)) * setup_.element_bytes();
-        first.compute().download(tensor.raw(), first.buffers() + offset, tensor.bytes());
-      }
-      tensors.emplace_back(buffer.name, std::move(tensor));
+  for (const BufferSpec& buffer : stage.model.buffers()) {
+    Tensor tensor(buffer.shape, is_counter(buffer) ? DType::i64 : setup_.type());
+    if (is_counter(buffer)) {
+      *tensor.data<std::int64_t>() = batches_tracked_;
+    } else {
+      const std::size_t offset = static_cast<std::size_t>(place_of(stage.norms, buffer)) * setup_.element_bytes();
+      first.compute().download(tensor.raw(), first.buffers() + offset, tensor.bytes());
     }
-  });
+    tensors.emplace_back(buffer.name, std::move(tensor));
+  }
   return tensors;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -42,26 +43,36 @@ class StateDict {
  private:
   enum class Arena { gradient, state };
   struct Found {
-    int entry = 0;
+    int stage = 0, entry = 0;
+    const Tensor* tensor = nullptr;
+  };
+  struct FoundBuffer {
+    int stage = 0;
+    const BufferSpec* buffer = nullptr;
     const Tensor* tensor = nullptr;
   };
   struct FoundWeights {
     std::vector<Found> parameters;
-    std::vector<std::pair<const BufferSpec*, const Tensor*>> buffers;
+    std::vector<FoundBuffer> buffers;
   };
 
-  int entry_of(const std::string& name, const Tensor& tensor) const;
+  Found find(const std::string& name, const Tensor& tensor) const;
   std::vector<Found> find(const Tensors& tensors) const;
   FoundWeights find_weights(const Tensors& tensors) const;
-  // Copies the parts of an arena from the replicas that own them into one buffer on the first replica.
+  std::optional<FoundBuffer> find_buffer(const std::string& name, const Tensor& tensor) const;
+  void require_fit(const BufferSpec& buffer, const Tensor& tensor) const;
+
+  // Calls of_stage(first replica of the stage) for every stage. Returns the tensors of all stages, in forward order.
+  template <typename F>
+  Tensors joined(F&& of_stage);
+  // Copies the parts of an arena from the replicas that own them into one buffer on the first replica of the stage.
   std::unique_ptr<kernels::Buffer> assemble(Replica& first, Arena arena, std::size_t slot);
   Tensors parts(Arena arena, std::size_t slot);
+  // Of the replica's stage.
+  Tensors weights_of(Replica& first);
   Tensors export_entries(Replica& first, const std::byte* arena, double factor);
-
-  const BufferSpec* find_buffer(const std::string& name) const;
-  void require_fit(const BufferSpec& buffer, const Tensor& tensor) const;
+  Tensors export_buffers(Replica& first);
   void import_buffer(Replica& first, const BufferSpec& buffer, const Tensor& tensor);
-  Tensors export_buffers();
 
   ReplicaSet& team_;
   const ModelSetup& setup_;

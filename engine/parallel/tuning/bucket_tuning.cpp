@@ -60,7 +60,7 @@ std::size_t bucket_bytes_for(const SumCost& cost) {
   return static_cast<std::size_t>(std::clamp(std::ceil(mebis), 1.0, 25.0)) * kMebi;
 }
 
-bool worth_tuning(const ParameterTable& table) { return default_bucket_bytes(table) < table.bytes(); }
+bool worth_tuning(const ParameterTable& table) { return default_bucket_bytes(table.bytes()) < table.bytes(); }
 
 SumCost measure_sums(Replica& replica, kernels::Communicator& communicator, DType reduce_dtype) {
   const std::size_t large = std::min(kLarge, replica.table().bytes()), small = std::min(kSmall, large / 2);
@@ -69,9 +69,9 @@ SumCost measure_sums(Replica& replica, kernels::Communicator& communicator, DTyp
 }
 
 std::vector<Bucket> automatic_buckets(const DataParallelOptions& options, const ParameterTable& table,
-                                      std::size_t bucket_bytes) {
+                                      std::size_t bucket_bytes, const std::vector<int>& ends) {
   const bool overlaps = options.devices.front().kind == DeviceKind::cuda && worth_tuning(table);
-  return table.buckets(bucket_bytes, overlaps ? kLastBucket : 0);
+  return table.buckets(bucket_bytes, overlaps ? kLastBucket : 0, ends);
 }
 
 }  // namespace dp::engine

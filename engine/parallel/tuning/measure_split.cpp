@@ -58,9 +58,10 @@ std::vector<PhaseTimes> measured_times(DataParallel& net, std::int64_t rows) {
 }  // namespace
 
 std::vector<int> measure_split(const Model& model, const DataParallelOptions& options, std::int64_t batch) {
-  if (options.process_group || options.logical_shards > 0 || options.deterministic)
+  if (options.process_group || options.logical_shards > 0 || options.deterministic || options.pipeline.stages > 1)
     throw Error(ErrorCode::usage,
-                "a split by measured speed requires one process, no logical shards, and no --deterministic");
+                "a split by measured speed requires one process, no logical shards, no pipeline, and no "
+                "--deterministic");
   for (std::int64_t divisor = 1;; divisor *= 2) {
     DataParallel net(model, independent(options));
     if (net.size() == 1) return {1};

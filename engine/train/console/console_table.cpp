@@ -148,9 +148,14 @@ std::string describe_data(const DatasetPair& data) {
   return more == 0 ? text : text + fmt::format(", {} with other endings", with_separators(more));
 }
 
+// "1", or with a pipeline "1.0": the replica and its stage.
+std::string number_of(int device, int stages) {
+  return stages == 1 ? std::to_string(device) : fmt::format("{}.{}", device / stages, device % stages);
+}
+
 std::string start_table(const DataParallel& net, const TrainerOptions& options) {
   const DataParallelOptions& chosen = net.options();
-  const int replicas = net.size();
+  const int stages = chosen.pipeline.stages, replicas = net.size() / stages;
   const int shards_each = std::max(1, chosen.logical_shards / replicas);
   const auto shards = chosen.split_weights.empty()
                           ? split_batch(options.batch_size, replicas * shards_each, chosen.split)
@@ -167,12 +172,12 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
                                 with_separators(net.model().parameter_count()), printable(options.dataset_name));
   const std::vector<std::string> devices = net.device_names();
   out += fmt::format("{:<7}  device       batch  threads      memory\n", chosen.process_group ? "rank" : "replica");
-  for (int replica = 0; replica < replicas; ++replica) {
-    const auto at = static_cast<std::size_t>(replica);
+  for (int device = 0; device < net.size(); ++device) {
+    const auto at = static_cast<std::size_t>(device);
     const bool cpu = chosen.devices.front().kind == DeviceKind::cpu;
-    out +=
-        fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", replica, printable(devices[at]), rows(replica),
-                    cpu ? std::to_string(chosen.threads_per_replica) : "-", mebibytes(net.memory_use(replica).total()));
+    out += fmt::format("{:>7}  {:<10} {:>7} {:>8} {:>11}\n", number_of(device, stages), printable(devices[at]),
+                       rows(device / stages), cpu ? std::to_string(chosen.threads_per_replica) : "-",
+                       mebibytes(net.memory_use(device).total()));
   }
   const auto name = [&](const char* option) { return parallel_option_table().text(option, chosen); };
   out += fmt::format(
@@ -183,6 +188,7 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
       name("loss"), engine::split_text(chosen), name("bn"), chosen.seed, chosen.deterministic ? ", deterministic" : "",
       chosen.amp == Amp::off ? "" : fmt::format(", amp {}", name("amp-dtype")),
       chosen.logical_shards ? fmt::format(", {} logical shards", chosen.logical_shards) : "");
+  if (const std::string pipeline = net.describe_pipeline(); !pipeline.empty()) out += pipeline + "\n";
   const Choice graphs = net.graphs_choice();
   out += fmt::format("comm {}: {}\ngraphs {}: {}\n", net.communicator(), net.communicator_choice().reason, graphs.what,
                      graphs.reason);
@@ -191,7 +197,8 @@ std::string start_table(const DataParallel& net, const TrainerOptions& options) 
   return out;
 }
 
-std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times, Width width) {
+std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times, Width width,
+                        int stages) {
   if (times.empty()) return "";
   std::vector<Phase> shown = phases();
   std::erase_if(shown, [&](const Phase& phase) {  // only GPUs run steps as graphs
@@ -209,7 +216,7 @@ std::string phase_table(const std::vector<std::string>& devices, const std::vect
       for (std::size_t replica = first; replica < end; ++replica) out += fmt::format("{:>{}}", cell(replica), kColumn);
       out += "\n";
     };
-    row("seconds", [&](std::size_t replica) { return fmt::format("replica {}", replica); });
+    row("seconds", [&](std::size_t replica) { return "replica " + number_of(static_cast<int>(replica), stages); });
     row("",
         [&](std::size_t replica) { return replica < devices.size() ? devices[replica].substr(0, kColumn - 1) : ""; });
     for (const Phase& phase : shown)
@@ -257,7 +264,7 @@ std::string summary_text(const RunSummary& summary, const std::string& devices, 
   if (!summary.layers.empty())
     out += layer_table(summary.devices.empty() ? "" : summary.devices.front(), summary.layers);
   if (!summary.phases.empty()) {
-    out += phase_table(summary.devices, summary.phases, width);
+    out += phase_table(summary.devices, summary.phases, width, summary.pipeline_stages);
     out += fmt::format("Trained to step {} (epoch {}) in {}, {:.0f} img/s, training loss {:.4g}\n", summary.steps,
                        summary.epochs, duration(summary.seconds_train), summary.images_per_second, summary.train_loss);
   }

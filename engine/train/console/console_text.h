@@ -28,7 +28,9 @@ std::string epoch_line(const EpochReport& report, std::int64_t classes, Width wi
 std::string start_table(const DataParallel& net, const TrainerOptions& options);
 // Seconds of each phase, one column per replica. If not all replicas fit side by side, there are several tables. Empty
 // without phases.
-std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times, Width width = 0);
+// `stages`: of each replica; `devices` and `times` then have an entry per stage.
+std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times, Width width = 0,
+                        int stages = 1);
 // One row per layer and a total. The floor is "-" if it is not known.
 std::string layer_table(const std::string& device, const std::vector<LayerTime>& layers);
 std::string summary_text(const RunSummary& summary, const std::string& devices = "", Width width = 0);

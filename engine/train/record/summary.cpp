@@ -15,6 +15,7 @@ std::string to_json(const RunSummary& summary) {
   json["communicator_reason"] = summary.communicator.reason;
   json["graphs"] = summary.graphs.what;
   json["graphs_reason"] = summary.graphs.reason;
+  if (!summary.pipeline.empty()) json["pipeline"] = summary.pipeline;
   json["global_batch"] = summary.global_batch;
   json["epochs"] = summary.epochs;
   json["steps"] = summary.steps;

@@ -7,6 +7,7 @@
 
 namespace {
 
+using namespace dp;
 using namespace dp::engine;
 using enum PipelineSchedule;
 

@@ -1,0 +1,153 @@
+#include "engine/parallel/model_setup.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "dp/error.h"
+#include "engine/parallel/pipeline/schedule.h"
+#include "engine/parallel/tuning/bucket_tuning.h"
+#include "engine/plan/op_work.h"
+#include "engine/replica/memory_room.h"
+
+namespace dp::engine {
+namespace {
+
+constexpr std::size_t kParameterCopies = 3;  // weights, gradients and momentum
+
+// Calls f(plan, last) for a plan of each part that chooses its own parameter layouts, in order. A part reads the output
+// of the one before it.
+template <typename F>
+void for_each_part(const ModelSetup& setup, const std::vector<Model>& parts, kernels::Context& context, F&& f) {
+  PlanOptions options = setup.plan_options(0, kLayoutRows, /*training=*/true, /*accumulate=*/false, /*gathers=*/true);
+  for (const Model& part : parts) {
+    options.last = &part == &parts.back();
+    const NormTable norms(part);
+    const Plan plan(part, context, options, /*table=*/nullptr, norms);
+    f(part, plan);
+    if (!options.last) options.input = plan.output().desc;
+  }
+}
+
+std::size_t memory_per_device(const DataParallelOptions& options) {
+  if (const auto limit = replica_limit(); limit && options.devices.front().kind != DeviceKind::cuda) return *limit;
+  const std::optional<Room> room = room_on(options.devices.front());
+  if (!room) return std::numeric_limits<std::size_t>::max();
+  const auto sharing = std::ranges::count(options.devices, options.devices.front());
+  return room->bytes / static_cast<std::size_t>(sharing);
+}
+
+// The modelled costs of the layers between neighbouring cuts.
+std::vector<PieceCost> costs_between(const ModelSetup& setup, const std::vector<Cut>& cuts, kernels::Context& context) {
+  kernels::Rates rates = context.rates();
+  if (rates.flops <= 0) rates.flops = rates.bytes = 1;
+  std::vector<PieceCost> costs;
+  for_each_part(setup, split(setup.model, cuts), context, [&](const Model& piece, const Plan& plan) {
+    const std::size_t bytes = static_cast<std::size_t>(piece.parameter_count()) * size_of(context.compute_type());
+    costs.push_back({floor_of(plan, rates), kParameterCopies * bytes});
+  });
+  return costs;
+}
+
+// The mean stage's time divided by the slowest one's. `chosen`: the cuts between the stages.
+double balance_of(const std::vector<PieceCost>& costs, const std::vector<int>& chosen) {
+  double all = 0, slowest = 0, stage = 0;
+  for (std::size_t piece = 0, next = 0; piece < costs.size(); ++piece) {
+    stage += costs[piece].seconds, all += costs[piece].seconds;
+    const bool ends = next < chosen.size() ? static_cast<std::size_t>(chosen[next]) == piece : piece + 1 == costs.size();
+    if (!ends) continue;
+    slowest = std::max(slowest, stage);
+    stage = 0, ++next;
+  }
+  return all / slowest / static_cast<double>(chosen.size() + 1);
+}
+
+}  // namespace
+
+Stage::Stage(Model part, const DataParallelOptions& options) : model(std::move(part)), norms(model) {
+  const int shards = shards_of(options);
+  if (options.batch_norm == BatchNormMode::sync) {
+    forward_gathers = engine::forward_gathers(norms, shards);
+    backward_gathers = engine::backward_gathers(norms, shards);
+  }
+  if (options.batch_norm == BatchNormMode::pooled) pooled_gathers = engine::forward_gathers(norms, shards);
+}
+
+void ModelSetup::make_stages(kernels::Context& context) {
+  if (model.parameters().empty())
+    throw Error(ErrorCode::usage, "model '" + model.name() + "' has no parameters to train");
+  check_groups(options.parameter_groups, model);
+  if (pipelined()) choose_cuts(context);
+  const std::vector<Model> parts = split(model, cuts);
+  for_each_part(*this, parts, context, [&](const Model& part, const Plan& plan) {
+    Stage& stage = stages.emplace_back(part, options);
+    stage.table = std::make_unique<ParameterTable>(part, plan.parameter_layouts(), context.compute_type(),
+                                                   bucket_granularity(options), vectors_first(options));
+    stage.groups = std::make_unique<ParameterGroups>(options.parameter_groups, *stage.table);
+    if (stage.backward_gathers.empty()) return;
+    stage.ready_in_segment.resize(1);
+    for (const PlanStep& step : plan.backward()) {
+      if (step.ready_from >= 0) stage.ready_in_segment.back().push_back(step.ready_from);
+      if (step.gathers) stage.ready_in_segment.emplace_back();
+    }
+  });
+}
+
+void ModelSetup::choose_cuts(kernels::Context& context) {
+  const std::vector<Cut> all = possible_cuts(model);
+  std::vector<int> chosen = cuts_named(all, options.pipeline.cuts);
+  const std::vector<PieceCost> costs = costs_between(*this, all, context);
+  if (chosen.empty()) chosen = balanced_cuts(all, costs, stage_count(), memory_per_device(options));
+  for (const int index : chosen) cuts.push_back(all[static_cast<std::size_t>(index)]);
+  balance = balance_of(costs, chosen);
+}
+
+ReplicaOptions ModelSetup::replica_options(int rank, int stage_index) const {
+  ReplicaOptions replica{.rank = rank,
+                         .stage = stage_index,
+                         .local_shards = local_shards(),
+                         .shards = shards(),
+                         .scales_loss = scales_loss()};
+  if (pipelined()) {
+    replica.micro_batches = options.grad_accum_steps;
+    replica.lanes =
+        most_in_flight(actions_of(options.pipeline.schedule, stage_index, stage_count(),
+                                  replica.micro_batches * replica.local_shards))
+            .micro_batches;
+  } else if (!stage(stage_index).forward_gathers.empty()) {
+    replica.lanes = replica.local_shards;  // all shards run interleaved
+  }
+  return replica;
+}
+
+Replica::Sizes ModelSetup::sizes_of(int rank, int stage_index, const kernels::Context& context) const {
+  const Stage& own = stage(stage_index);
+  return Replica::sizes(*own.table, own.norms, context, replica_options(rank, stage_index));
+}
+
+std::vector<Bucket> ModelSetup::buckets_of(const Stage& stage, std::size_t usual_bytes) const {
+  // The norm of the gradient adds partial sums of each bucket. To have the same bits for any number of stages, buckets
+  // then end wherever a stage may.
+  std::vector<int> ends;
+  if (update_waits_for_gradient())
+    for (const Cut& cut : possible_cuts(stage.model)) {
+      const auto first = std::ranges::find_if(stage.model.parameters(),
+                                              [&](const ParameterSpec& spec) { return spec.layer >= cut.layer; });
+      ends.push_back(static_cast<int>(first - stage.model.parameters().begin()));
+    }
+  if (options.bucket_bytes != 0) return stage.table->buckets(options.bucket_bytes, /*last_bytes=*/0, ends);
+  return automatic_buckets(options, *stage.table, usual_bytes, ends);
+}
+
+std::size_t ModelSetup::parameter_bytes() const {
+  std::size_t bytes = 0;
+  for (const Stage& stage : stages) bytes += stage.table->bytes();
+  return bytes;
+}
+
+const Norm* ModelSetup::norm_of_one_cell() const {
+  for (const Stage& stage : stages)
+    if (const Norm* const norm = stage.norms.of_one_cell()) return norm;
+  return nullptr;
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,36 @@
+// A link between two threads of one process, through host memory.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+
+#include "kernels/backend.h"
+
+namespace dp::kernels {
+
+class HostLink final : public Link {
+ public:
+  explicit HostLink(Context& receiver) : receiver_(receiver) {}
+
+  void reserve(std::size_t bytes) override;
+  std::size_t held() const override { return slots_.front().memory ? kSlots * slots_.front().memory->bytes() : 0; }
+  void send(const void* data, std::size_t bytes, Stream& stream) override;
+  void receive(void* data, std::size_t bytes, Stream& stream) override;
+
+ private:
+  struct Slot {
+    std::unique_ptr<Buffer> memory;
+    std::size_t bytes = 0;  // of the tensor in it
+  };
+  Slot& slot(std::uint64_t number) { return slots_[number % kSlots]; }
+  bool put(const void* data, std::size_t bytes);  // false: the queue is full
+  bool take(void* data, std::size_t bytes);       // false: the queue is empty
+
+  Context& receiver_;
+  std::array<Slot, kSlots> slots_;
+  std::atomic<std::uint64_t> sent_{0}, received_{0};  // tensors so far; each is written by its own end only
+};
+
+}  // namespace dp::kernels

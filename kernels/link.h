@@ -1,0 +1,28 @@
+// A one-way queue of tensors from one replica to another, for the stages of a pipeline. Unlike a Communicator, the two
+// ends need not meet: the sender goes on while the receiver still works on earlier tensors.
+#pragma once
+
+#include <cstddef>
+
+namespace dp::kernels {
+
+class Stream;
+
+class Link {
+ public:
+  static constexpr std::size_t kSlots = 2;  // tensors that can be sent but not yet received
+
+  virtual ~Link() = default;
+  // Allocates memory for tensors of up to `bytes` bytes on the receiver's device. Called by the receiver's thread,
+  // while no transfer is in progress.
+  virtual void reserve(std::size_t bytes) = 0;
+  virtual std::size_t held() const = 0;  // bytes of that memory
+  // Enqueues a copy of `data` into the queue, after the earlier work of `stream`. When the stream has passed it, the
+  // caller may overwrite `data`. The copy waits while the queue is full. Called by the sender's thread.
+  virtual void send(const void* data, std::size_t bytes, Stream& stream) = 0;
+  // Enqueues a copy of the next tensor to `data`. Later work of `stream` waits until it has been sent. Error(device) if
+  // the tensor has another size. Called by the receiver's thread.
+  virtual void receive(void* data, std::size_t bytes, Stream& stream) = 0;
+};
+
+}  // namespace dp::kernels
