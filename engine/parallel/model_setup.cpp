@@ -53,7 +53,8 @@ double balance_of(const std::vector<PieceCost>& costs, const std::vector<int>& c
   double all = 0, slowest = 0, stage = 0;
   for (std::size_t piece = 0, next = 0; piece < costs.size(); ++piece) {
     stage += costs[piece].seconds, all += costs[piece].seconds;
-    const bool ends = next < chosen.size() ? static_cast<std::size_t>(chosen[next]) == piece : piece + 1 == costs.size();
+    const bool ends =
+        next < chosen.size() ? static_cast<std::size_t>(chosen[next]) == piece : piece + 1 == costs.size();
     if (!ends) continue;
     slowest = std::max(slowest, stage);
     stage = 0, ++next;
@@ -109,10 +110,11 @@ ReplicaOptions ModelSetup::replica_options(int rank, int stage_index) const {
                          .scales_loss = scales_loss()};
   if (pipelined()) {
     replica.micro_batches = options.grad_accum_steps;
-    replica.lanes =
-        most_in_flight(actions_of(options.pipeline.schedule, stage_index, stage_count(),
-                                  replica.micro_batches * replica.local_shards))
-            .micro_batches;
+    const int in_flight = most_in_flight(actions_of(options.pipeline.schedule, stage_index, stage_count(),
+                                                    replica.micro_batches * replica.local_shards))
+                              .micro_batches;
+    replica.lanes = recomputes(stage_index) ? 1 : in_flight;
+    replica.saved_inputs = recomputes(stage_index) && stage_index > 0 ? in_flight : 0;
   } else if (!stage(stage_index).forward_gathers.empty()) {
     replica.lanes = replica.local_shards;  // all shards run interleaved
   }

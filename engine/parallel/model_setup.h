@@ -56,6 +56,10 @@ struct ModelSetup {
   const Stage& stage(int index) const { return stages[static_cast<std::size_t>(index)]; }
   const Stage& stage_of(const Replica& replica) const { return stage(replica.stage()); }
   bool is_last(int stage) const { return stage + 1 == stage_count(); }
+  bool recomputes(int stage) const {
+    const Recompute recompute = options.pipeline.recompute;
+    return recompute == Recompute::stage || (recompute == Recompute::except_last && !is_last(stage));
+  }
 
   // The options of a stage's plan, without PlanOptions::input. `gathers`: the master gathers the logits. One op may
   // then not compute both logits and loss. The same holds with failpoints, which may set a logit to NaN.

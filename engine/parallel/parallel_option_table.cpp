@@ -204,6 +204,14 @@ void add_pipeline(Table& table) {
       "where the stages begin: auto (equal modelled times), or layers such as layer2.0,layer4.0",
       [](const PipelineOptions& p) { return p.cuts.empty() ? "auto" : fmt::format("{}", fmt::join(p.cuts, ",")); },
       [](PipelineOptions& p, const std::string& text) { p.cuts = cuts_from(text); });
+  const std::vector<std::string> recomputes{"none", "stage", "except-last"};
+  add_to_pipeline(
+      table, "recompute", accepts::one_of(recomputes), "none",
+      "save only the inputs of stages and compute activations twice: none, stage (all stages), except-last",
+      [recomputes](const PipelineOptions& p) { return recomputes.at(static_cast<std::size_t>(p.recompute)); },
+      [recomputes](PipelineOptions& p, const std::string& text) {
+        p.recompute = static_cast<Recompute>(std::ranges::find(recomputes, text) - recomputes.begin());
+      });
 }
 
 void add_kernels(Table& table) {

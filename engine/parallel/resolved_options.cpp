@@ -140,6 +140,8 @@ void resolve_pipeline(DataParallelOptions& o) {
   if (o.logical_shards > 0 && o.batch_norm == BatchNormMode::sync)
     refuse("--bn sync excludes --logical-shards with " + given +
            ": its statistics need all micro-batches at once; use --bn pooled or master");
+  if (pipeline.recompute != Recompute::none && pipeline.schedule == PipelineSchedule::zero_bubble)
+    refuse("--recompute excludes --schedule zb-h1, which saves activations for its delayed weight gradients; use 1f1b");
   const int shards = std::max(1, o.logical_shards / ranks_of(o));  // of one replica
   int& micro_batches = pipeline.micro_batches;
   if (micro_batches == 0)

@@ -81,9 +81,10 @@ void TrainingStep::train_pipelined(Replica& replica, GradientSync& gradient_sync
     replica.progress().reach_micro_batch(item.begin);
     if (action.work == Work::forward) {
       forward(replica, item, /*training=*/true);
-      loss(replica, item);
+      if (!setup_.recomputes(replica.stage())) loss(replica, item);
       check_finite(replica);
     } else {
+      if (setup_.recomputes(replica.stage())) forward_again(replica, item);
       backward(replica, gradient_sync, item, /*accumulate=*/micro > 0, /*last=*/micro + 1 == micro_batches,
                action.work);
     }
@@ -114,6 +115,8 @@ void TrainingStep::forward(Replica& replica, Items items, bool training) {
   const Plan* const plan = replica.select(items.begin);
   if (plan != nullptr && replica.stage() > 0)
     receive(replica, *team_.forward_links[number - 1], plan->input(), items.begin);
+  if (training && plan != nullptr && saves_input(replica))
+    replica.compute().copy(replica.saved_input(), replica.at(plan->input().where), plan->input().desc.layout.bytes);
   static const std::vector<Gather> none;
   run_pass(
       replica, items, &Plan::forward, training ? setup_.stage_of(replica).forward_gathers : none,
@@ -123,6 +126,21 @@ void TrainingStep::forward(Replica& replica, Items items, bool training) {
   if (plan != nullptr && !last_stage) send(replica, *team_.forward_links[number], plan->output(), items.begin);
   if (training && items.end % replica.local_shards() == 0)
     update_running_statistics(replica, items.end - replica.local_shards());
+}
+
+// Computes the activations of an item a second time, before its backward pass. The running statistics have been
+// updated already.
+void TrainingStep::forward_again(Replica& replica, Items item) {
+  replica.enter(Phase::forward);
+  const bool nan = fails(replica, Phase::forward);
+  const Plan* const plan = replica.select(item.begin);
+  if (plan != nullptr && saves_input(replica))
+    replica.compute().copy(replica.at(plan->input().where), replica.saved_input(), plan->input().desc.layout.bytes);
+  run_pass(
+      replica, item, &Plan::forward, setup_.stage_of(replica).forward_gathers, [](int, const PlanStep&) {},
+      [](std::size_t) {});
+  if (nan && plan != nullptr && setup_.is_last(replica.stage())) plant_nan(replica, plan->logits());
+  loss(replica, item);
 }
 
 // Updates the master's running statistics, from its first shard or from all shards (options.batch_norm). `first_item`:

@@ -48,6 +48,7 @@ class TrainingStep {
   void train_pipelined(Replica& replica, GradientSync& gradient_sync, const Batch& batch);
   void scatter(Replica& replica, const Batch& batch, kernels::Range rows, int micro, bool training, bool gathers);
   void forward(Replica& replica, Items items, bool training);
+  void forward_again(Replica& replica, Items item);
   void update_running_statistics(Replica& replica, int first_item);
   void loss(Replica& replica, Items items);
   void loss_on_master(Replica& replica, std::int64_t rows);
@@ -58,6 +59,7 @@ class TrainingStep {
   void update_average(Replica& replica, GradientSync& gradient_sync);
   void send(Replica& replica, kernels::Link& link, const Border& border, int item);
   void receive(Replica& replica, kernels::Link& link, const Border& border, int item);
+  bool saves_input(const Replica& replica) const { return replica.options().saved_inputs > 0; }
 
   template <typename After, typename Idle>
   void run_pass(Replica& replica, Items items, const std::vector<PlanStep>& (Plan::*pass)() const,

@@ -110,9 +110,37 @@ std::unique_ptr<kernels::Buffer> Replica::allocate(std::size_t bytes, std::size_
   return buffer;
 }
 
-std::size_t Replica::activation_bytes(const Plan& plan) {
+namespace {
+
+std::size_t aligned(std::size_t bytes) {
   constexpr std::size_t kAlign = 64;
-  return (plan.arena_bytes() + plan.workspace_bytes() + kAlign - 1) / kAlign * kAlign;
+  return (bytes + kAlign - 1) / kAlign * kAlign;
+}
+
+}  // namespace
+
+bool Replica::ArenaSize::grow(const Plan& plan, const ReplicaOptions& options) {
+  return grow(aligned(plan.arena_bytes() + plan.workspace_bytes()), plan.workspace_bytes(),
+              plan.options().input ? plan.input().desc.layout.bytes : 0, options);
+}
+
+bool Replica::ArenaSize::grow(std::size_t lane_bytes, std::size_t workspace_bytes, std::size_t input_bytes,
+                              const ReplicaOptions& options) {
+  const bool larger_input = options.saved_inputs > 0 && aligned(input_bytes) > saved_input;
+  if (larger_input) saved_input = aligned(input_bytes);
+  if (lane_bytes <= lane) return larger_input;
+  lane = lane_bytes;
+  workspace = workspace_bytes * static_cast<std::size_t>(options.lanes);
+  return true;
+}
+
+std::size_t Replica::ArenaSize::total(const ReplicaOptions& options) const {
+  return lane * static_cast<std::size_t>(options.lanes) + saved_input * static_cast<std::size_t>(options.saved_inputs);
+}
+
+std::byte* Replica::saved_input() {
+  return static_cast<std::byte*>(arena_->data()) + static_cast<std::size_t>(options_.lanes) * arena_size_.lane +
+         static_cast<std::size_t>(selected_ % options_.saved_inputs) * arena_size_.saved_input;
 }
 
 const Plan& Replica::plan(const PlanOptions& options) {
@@ -139,20 +167,16 @@ const Plan& Replica::planned(const PlanOptions& options) {
   return *plans_.back();
 }
 
-std::size_t Replica::arena_bytes_for(const Plan& plan) const {
-  return activation_bytes(plan) * static_cast<std::size_t>(options_.lanes);
-}
-
 void Replica::reserve(const Plan& plan) {
-  const std::size_t needed = activation_bytes(plan);
-  if (arena_ == nullptr || activation_bytes_ < needed) {
+  ArenaSize needed = arena_size_;
+  if (needed.grow(plan, options_) || arena_ == nullptr) {
     compute_->synchronize();
     held_.activations = held_.workspace = 0;
     arena_.reset();
-    arena_ = allocate(arena_bytes_for(plan), &MemoryUse::activations);
-    held_.workspace = plan.workspace_bytes() * static_cast<std::size_t>(options_.lanes);
+    arena_ = allocate(needed.total(options_), &MemoryUse::activations);
+    held_.workspace = needed.workspace;
     held_.activations -= held_.workspace;
-    activation_bytes_ = needed;
+    arena_size_ = needed;
     select(selected_);
   }
   if (!feed_) return;
@@ -236,7 +260,7 @@ const Plan* Replica::select(int item) {
   set_base(Space::step_results, results() + shard);
   if (arena_ != nullptr)
     set_base(Space::activation, static_cast<std::byte*>(arena_->data()) +
-                                    static_cast<std::size_t>(item % options_.lanes) * activation_bytes_);
+                                    static_cast<std::size_t>(item % options_.lanes) * arena_size_.lane);
   if (selected.plan != nullptr)
     workspace_ = base_[static_cast<std::size_t>(Space::activation)] + selected.plan->arena_bytes();
   return selected.plan;

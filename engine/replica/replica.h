@@ -46,6 +46,7 @@ struct ReplicaOptions {
   int shards = 1;         // on all replicas
   int micro_batches = 1;  // in progress at the same time
   int lanes = 1;          // items whose activations are held at the same time; item i uses lane i % lanes
+  int saved_inputs = 0;  // items whose inputs are saved apart from the activations; item i uses number i % saved_inputs
   bool scales_loss = false;
 };
 
@@ -69,7 +70,9 @@ class Replica {
   // The same without reserving memory.
   const Plan& planned(const PlanOptions& options);
   const Plan* find_plan(const PlanOptions& options) const;  // null if it was not created yet
-  std::size_t arena_bytes_for(const Plan& plan) const;      // of all lanes
+  const ReplicaOptions& options() const { return options_; }
+  // Where the input of the selected item is saved, with ReplicaOptions::saved_inputs.
+  std::byte* saved_input();
   // Uploads the data set and allocates what a shard of `rows` rows needs, unless already done.
   void upload_images(const DeviceImages& images, std::int64_t rows);
   // Reserves staging memory for the upload of a shard of `rows` rows. `resident`: the device makes the images, so they
@@ -148,8 +151,18 @@ class Replica {
   };
   static Sizes sizes(const ParameterTable& table, const NormTable& norms, const kernels::Context& context,
                      const ReplicaOptions& options);
-  // Bytes of one shard's activations and, after them, workspace.
-  static std::size_t activation_bytes(const Plan& plan);
+  // Bytes of the arena of activations, which serves several plans. The estimate of memory reads them too.
+  struct ArenaSize {
+    std::size_t lane = 0;       // activations and, after them, workspace
+    std::size_t workspace = 0;  // of all lanes, in the plan with the largest lane
+    std::size_t saved_input = 0;
+
+    // Returns whether the arena must be larger for this plan.
+    bool grow(const Plan& plan, const ReplicaOptions& options);
+    bool grow(std::size_t lane_bytes, std::size_t workspace_bytes, std::size_t input_bytes,
+              const ReplicaOptions& options);
+    std::size_t total(const ReplicaOptions& options) const;
+  };
 
   // Call after enqueuing a step. Waits until the previous step is done, so that at most two minibatches are in use.
   void throttle();
@@ -224,8 +237,8 @@ class Replica {
   const ReplicaOptions options_;
   int selected_ = 0;
   std::vector<Item> items_;
-  std::int64_t rows_bound_ = 0;       // of the items bound so far
-  std::size_t activation_bytes_ = 0;  // of one lane, including workspace
+  std::int64_t rows_bound_ = 0;  // of the items bound so far
+  ArenaSize arena_size_;
   std::unique_ptr<kernels::Stream> compute_;
   std::array<std::byte*, static_cast<std::size_t>(Space::count)> base_{};
   std::unique_ptr<kernels::Buffer> values_, low_values_, gradients_, buffers_, moments_, step_inputs_, step_results_,

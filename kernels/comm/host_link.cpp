@@ -30,8 +30,10 @@ bool HostLink::take(void* data, std::size_t bytes) {
   if (sent_.load(std::memory_order_acquire) == number) return false;
   const Slot& from = slot(number);
   if (from.bytes != bytes)
-    throw Error(ErrorCode::device, "a pipeline stage expects " + std::to_string(bytes) + " bytes, but the stage before it "
-                                       "or behind it has sent " + std::to_string(from.bytes));
+    throw Error(ErrorCode::device, "a pipeline stage expects " + std::to_string(bytes) +
+                                       " bytes, but the stage before it "
+                                       "or behind it has sent " +
+                                       std::to_string(from.bytes));
   std::memcpy(data, from.memory->data(), bytes);
   received_.store(number + 1, std::memory_order_release);
   return true;

@@ -115,6 +115,7 @@ TEST_CASE("unknown names and contradictory flags are rejected") {
       {{"--pipeline-stages", "2", "--pipeline-split", "conv9"}, 2, {"'conv9'", "conv2, fc1, fc2"}},
       {{"--pipeline-stages", "2", "--loss", "gathered"}, 2, {"--loss gathered", "--loss local"}},
       {{"--pipeline-stages", "2", "--grad-accum-steps", "2", "--micro-batches", "4"}, 2, {"--micro-batches alone"}},
+      {{"--pipeline-stages", "2", "--schedule", "zb-h1", "--recompute", "stage"}, 2, {"--recompute", "use 1f1b"}},
       {{"--schedule", "gpipe"}, 2, {"--schedule", "--pipeline-stages 2 or more"}},
       {{"--on-nonfinite", "retry"}, 2, {"--on-nonfinite", "skip"}},
       {{"--lr-scale", "sqrt"}, 2, {"--lr-scale", "linear"}},

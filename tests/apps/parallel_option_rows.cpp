@@ -49,7 +49,8 @@ std::vector<OptionRow> parallel_rows() {
       {"--pipeline-stages",
        {"--pipeline-stages", "2"},
        {"pipeline-stages = 2", "micro-batches = \"auto\"", "schedule = \"1f1b\"", "pipeline-split = \"auto\"",
-        "resolved: micro-batches = \"8\"", "resolved: grad-accum-steps = 8", "resolved: reduce = \"master\""},
+        "recompute = \"none\"", "resolved: micro-batches = \"8\"", "resolved: grad-accum-steps = 8",
+        "resolved: reduce = \"master\""},
        Weights::other,
        Setting::mlp,
        {},
@@ -71,6 +72,18 @@ std::vector<OptionRow> parallel_rows() {
        [](const Ran& base, const Ran& run) {
          CHECK_THAT(base.summary["pipeline"].get<std::string>(), Catch::Contains("1f1b"));
          CHECK_THAT(run.summary["pipeline"].get<std::string>(), Catch::Contains("zb-h1"));
+       }},
+      {"--recompute",
+       {"--recompute", "stage"},
+       {"recompute = \"stage\""},
+       Weights::same,
+       Setting::convnet,
+       {"--pipeline-stages", "2"},
+       [](const Ran& base, const Ran& run) {
+         const auto activations = [](const Ran& ran) {
+           return nlohmann::json::parse(ran.text("env.json"))["parts"][0]["memory"][0]["activations"].get<double>();
+         };
+         CHECK(activations(run) < activations(base));
        }},
       {"--pipeline-split",
        {"--pipeline-split", "fc1"},

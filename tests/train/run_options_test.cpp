@@ -29,6 +29,7 @@ TrainerOptions options_for(const std::string& name) {
       {"micro-batches", {"pipeline-stages", std::int64_t{2}}},
       {"schedule", {"pipeline-stages", std::int64_t{2}}},
       {"pipeline-split", {"pipeline-stages", std::int64_t{2}}},
+      {"recompute", {"pipeline-stages", std::int64_t{2}}},
       {"trace-steps", {"profile", true}}};
   TrainerOptions options;
   if (const auto at = needed.find(name); at != needed.end()) {

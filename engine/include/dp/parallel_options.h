@@ -71,6 +71,14 @@ enum class PipelineSchedule {
   zero_bubble,    // as one_f_one_b; weight gradients fill the idle time at the end of a step (ZB-H1)
 };
 
+// Which stages of a pipeline save only their input for backward, and compute their activations a second time. A stage
+// then saves the activations of one micro-batch, and the inputs of the others in progress.
+enum class Recompute {
+  none,
+  stage,        // all stages
+  except_last,  // all but the last one, which with one_f_one_b has only one micro-batch in progress
+};
+
 // A replica whose layers are spread over several devices, for models that are too large for one. The batch of a replica
 // is split into micro-batches; while a stage works on one, its neighbours work on others. The weights are those of
 // grad_accum_steps micro-batches on one device, bit for bit on CPUs.
@@ -81,6 +89,7 @@ struct PipelineOptions {
   // Where to split the model: the first block or layer of each stage but the first, such as "layer3.0". Empty: where
   // the modelled times of the stages are most equal.
   std::vector<std::string> cuts{};
+  Recompute recompute = Recompute::none;  // not with zero_bubble
 };
 
 struct DataParallelOptions {

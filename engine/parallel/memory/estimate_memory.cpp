@@ -72,18 +72,18 @@ class Estimate {
 
   // As Replica::reserve() does, in the same order.
   void add_activations(MemoryUse& use, int rank, int stage, const std::vector<engine::BatchKind>& batches) {
-    const auto copies = static_cast<std::size_t>(setup_.replica_options(rank, stage).lanes);
-    std::size_t largest = 0, input = 0, gradient = 0;
+    const engine::ReplicaOptions replica = setup_.replica_options(rank, stage);
+    engine::Replica::ArenaSize arena;
+    std::size_t input = 0, gradient = 0;
     for (const engine::BatchKind& batch : batches)
       engine::for_each_plan(setup_, batch, rank, stage, [&](const engine::PlanOptions& options) {
         const Sizes sizes = sizes_of(stage, options);
         input = std::max(input, sizes.input);
         gradient = std::max(gradient, sizes.output_grad);
-        if (sizes.bytes <= largest) return;
-        largest = sizes.bytes;
-        use.workspace = sizes.workspace * copies;
-        use.activations = sizes.bytes * copies - use.workspace;
+        arena.grow(sizes.lane, sizes.workspace, sizes.input, replica);
       });
+    use.workspace = arena.workspace;
+    use.activations = arena.total(replica) - arena.workspace;
     use.other += kernels::Link::kSlots * (input + gradient);
   }
 
@@ -101,7 +101,7 @@ class Estimate {
   }
 
   struct Sizes {
-    std::size_t bytes = 0, workspace = 0;
+    std::size_t lane = 0, workspace = 0;
     std::size_t input = 0, output_grad = 0;  // received from other stages
     kernels::TensorDesc output{};            // of a stage but the last
   };
@@ -115,7 +115,9 @@ class Estimate {
     if (stage > 0) options.input = sizes_of(stage - 1, options).output;
     const engine::Stage& own = setup_.stage(stage);
     const Plan plan(own.model, *context_, options, own.table.get(), own.norms);
-    Sizes sizes{.bytes = engine::Replica::activation_bytes(plan), .workspace = plan.workspace_bytes()};
+    engine::Replica::ArenaSize one;
+    one.grow(plan, engine::ReplicaOptions{});
+    Sizes sizes{.lane = one.lane, .workspace = plan.workspace_bytes()};
     if (stage > 0) sizes.input = plan.input().desc.layout.bytes;
     if (!options.last) sizes.output = plan.output().desc;
     if (!options.last && options.training) sizes.output_grad = plan.output_grad().desc.layout.bytes;

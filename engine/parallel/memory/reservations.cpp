@@ -115,12 +115,12 @@ PlanOptions Reservations::with_input(const Replica& replica, PlanOptions options
 }
 
 std::size_t Reservations::missing(Replica& replica, const std::vector<BatchKind>& batches) const {
-  std::size_t most = 0;
+  Replica::ArenaSize size;
   for (const BatchKind& batch : batches)
     for_each_plan(setup_, batch, replica.rank(), replica.stage(), [&](const PlanOptions& plan) {
-      most = std::max(most, replica.arena_bytes_for(replica.planned(with_input(replica, plan))));
+      size.grow(replica.planned(with_input(replica, plan)), replica.options());
     });
-  return added(replica.arena() ? replica.arena()->bytes() : 0, most);
+  return added(replica.arena() ? replica.arena()->bytes() : 0, size.total(replica.options()));
 }
 
 void Reservations::require_room(const std::vector<BatchKind>& batches, const std::optional<Optimizer>& optimizer,

@@ -216,7 +216,9 @@ std::string phase_table(const std::vector<std::string>& devices, const std::vect
       for (std::size_t replica = first; replica < end; ++replica) out += fmt::format("{:>{}}", cell(replica), kColumn);
       out += "\n";
     };
-    row("seconds", [&](std::size_t replica) { return "replica " + number_of(static_cast<int>(replica), stages); });
+    row("seconds", [&](std::size_t replica) {
+      return (stages > 1 ? "stage " : "replica ") + number_of(static_cast<int>(replica), stages);
+    });
     row("",
         [&](std::size_t replica) { return replica < devices.size() ? devices[replica].substr(0, kColumn - 1) : ""; });
     for (const Phase& phase : shown)

@@ -40,3 +40,16 @@ TEST_CASE("pipeline: every layout with eight logical shards") {
       check_logical_shards(mode, rows, {{1, 2, 8}, {2, 2, 4}, {4, 1, 0}, {4, 2, 2}, {1, 4, 0}, {2, 4, 0}},
                            {one_at_a_time, gpipe, one_f_one_b, zero_bubble});
 }
+
+TEST_CASE("pipeline: every schedule but zb-h1 with every recomputation and mode of batch normalisation") {
+  const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
+  for (const Recompute recompute : {Recompute::stage, Recompute::except_last})
+    for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync}) {
+      DataParallelOptions options = on_cpus(1);
+      options.batch_norm = mode;
+      options.clip_grad_norm = 0.05;
+      options.pipeline.recompute = recompute;
+      INFO("recompute " << static_cast<int>(recompute) << ", mode " << static_cast<int>(mode));
+      check_schedules(model, options, {2, 3, 4}, 23, {one_at_a_time, gpipe, one_f_one_b});
+    }
+}

@@ -120,6 +120,7 @@ TEST_CASE("pipeline: the memory estimate of each stage is the memory held, and n
   for (const PipelineSchedule schedule : {gpipe, zero_bubble})
     for (const bool clip : {false, true}) {
       DataParallelOptions options = pipelined(on_cpus(1), {2, 2, 5}, schedule);
+      if (schedule == gpipe && clip) options.pipeline.recompute = Recompute::stage;
       if (clip) options.clip_grad_norm = 1, options.ema_decay = 0.9;
       INFO("schedule " << static_cast<int>(schedule) << ", clip " << clip);
       const auto estimated = estimate_memory(model, options, {23, 8}, {40});
@@ -154,6 +155,20 @@ TEST_CASE("pipeline: stage s of P holds the activations of P - s micro-batches w
   CHECK(activations(one_f_one_b, 0) * 4 == activations(gpipe, 0));
 }
 
+TEST_CASE("pipeline: a stage that recomputes holds the activations of one micro-batch, and inputs") {
+  const Model model = residual_net();
+  const auto held = [&](Recompute recompute, std::size_t stage) {
+    DataParallelOptions options = pipelined(on_cpus(1), {1, 2, 8}, gpipe);
+    options.pipeline.recompute = recompute;
+    return estimate_memory(model, options, {64}).at(stage).activations;
+  };
+  CHECK(held(Recompute::stage, 0) * 8 == held(Recompute::none, 0));  // its inputs are the images
+  CHECK(held(Recompute::stage, 1) < held(Recompute::none, 1) / 2);
+  CHECK(held(Recompute::stage, 1) > held(Recompute::none, 1) / 8);
+  CHECK(held(Recompute::except_last, 0) == held(Recompute::stage, 0));
+  CHECK(held(Recompute::except_last, 1) == held(Recompute::none, 1));
+}
+
 TEST_CASE("pipeline: a model that exceeds a device's limit trains in stages") {
   const Model model = models::mlp({.input = {1, 8, 8}, .hidden = {1024, 1024, 1024}});
   const auto most = [&](const DataParallelOptions& options) {
@@ -161,7 +176,8 @@ TEST_CASE("pipeline: a model that exceeds a device's limit trains in stages") {
     for (const MemoryUse& use : estimate_memory(model, options, {16})) bytes = std::max(bytes, use.total());
     return bytes;
   };
-  const DataParallelOptions one = accumulating(on_cpus(1), {1, 1, 8}), two = pipelined(on_cpus(1), {1, 2, 8}, one_f_one_b);
+  const DataParallelOptions one = accumulating(on_cpus(1), {1, 1, 8}),
+                            two = pipelined(on_cpus(1), {1, 2, 8}, one_f_one_b);
   const std::size_t limit = (most(one) + most(two)) / 2;
   REQUIRE(most(two) < limit);
   const MemoryLimit set(limit);
@@ -224,8 +240,8 @@ TEST_CASE("pipeline: a failure in any phase of any stage names replica, stage an
                            (passes ? ":micro2" : "") + ":step1");
       INFO("schedule " << static_cast<int>(schedule));
       CHECK_THAT(failure_of(pipelined(on_cpus(1), {2, 3, 4}, schedule), 3),
-                 Catch::Contains("replica " + replica + " stage " + std::to_string(stage) + " (cpu) failed in " + phase +
-                                 (passes ? " of micro-batch 2" : "") + " of step 1"));
+                 Catch::Contains("replica " + replica + " stage " + std::to_string(stage) + " (cpu) failed in " +
+                                 phase + (passes ? " of micro-batch 2" : "") + " of step 1"));
     }
 }
 

@@ -78,3 +78,16 @@ TEST_CASE("pipeline: every cut gives the same bits") {
     check_same(train(model, options, 7), expected);
   }
 }
+
+TEST_CASE("pipeline: activations that are computed a second time give the same bits") {
+  const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
+  for (const Recompute recompute : {Recompute::stage, Recompute::except_last})
+    for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync}) {
+      if (recompute == Recompute::except_last && mode != BatchNormMode::pooled) continue;  // saves time
+      DataParallelOptions options = on_cpus(1);
+      options.batch_norm = mode;
+      options.pipeline.recompute = recompute;
+      INFO("recompute " << static_cast<int>(recompute) << ", mode " << static_cast<int>(mode));
+      check_schedules(model, options, {2, 2, 3}, 11, {gpipe, one_f_one_b});
+    }
+}

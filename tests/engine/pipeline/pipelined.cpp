@@ -31,7 +31,10 @@ void check_same(const Trained& one, const Trained& other) {
 
 DataParallelOptions pipelined(DataParallelOptions options, const Layout& layout, PipelineSchedule schedule) {
   options.devices.assign(static_cast<std::size_t>(layout.replicas * layout.stages), options.devices.front());
-  options.pipeline = {.stages = layout.stages, .micro_batches = layout.micro_batches, .schedule = schedule};
+  options.pipeline = {.stages = layout.stages,
+                      .micro_batches = layout.micro_batches,
+                      .schedule = schedule,
+                      .recompute = options.pipeline.recompute};
   return options;
 }
 
