@@ -231,10 +231,8 @@ class Backend {
   // handle of this process's context. Error(usage) if the communicator cannot connect these processes.
   virtual std::unique_ptr<Communicator> join(std::string_view name, Context& context, Rendezvous& rendezvous) = 0;
   virtual CommunicatorChoice default_communicator(const Rendezvous& rendezvous) const = 0;
-  // A link from one context to another, both of this backend. Error(usage) from a backend without links.
-  virtual std::unique_ptr<Link> make_link(Context& /*sender*/, Context& /*receiver*/) {
-    throw Error(ErrorCode::usage, "pipeline stages require CPU replicas");
-  }
+  // A link from one context to another, both of this backend. Called while no thread uses them.
+  virtual std::unique_ptr<Link> make_link(Context& sender, Context& receiver) = 0;
   // A value measured on these devices and stored by remember(), possibly in an earlier run. Empty if there is none.
   virtual std::optional<double> remembered(std::span<const Device>, const std::string&) { return {}; }
   virtual void remember(std::span<const Device>, const std::string&, double) {}

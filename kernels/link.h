@@ -13,10 +13,10 @@ class Link {
   static constexpr std::size_t kSlots = 2;  // tensors that can be sent but not yet received
 
   virtual ~Link() = default;
-  // Allocates memory for tensors of up to `bytes` bytes on the receiver's device. Called by the receiver's thread,
-  // while no transfer is in progress.
+  // Allocates memory for tensors of up to `bytes` bytes. Called by the sender's thread, while no transfer is in
+  // progress.
   virtual void reserve(std::size_t bytes) = 0;
-  virtual std::size_t held() const = 0;  // bytes of that memory
+  virtual std::size_t held() const = 0;  // bytes of that memory on the sender's device
   // Enqueues a copy of `data` into the queue, after the earlier work of `stream`. When the stream has passed it, the
   // caller may overwrite `data`. The copy waits while the queue is full. Called by the sender's thread.
   virtual void send(const void* data, std::size_t bytes, Stream& stream) = 0;

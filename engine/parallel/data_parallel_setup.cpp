@@ -66,7 +66,8 @@ kernels::ContextOptions context_options(const DataParallelOptions& o, int replic
 std::size_t usual_bucket_bytes(engine::ReplicaSet& team,
                                const std::vector<std::unique_ptr<kernels::Communicator>>& communicators) {
   const DataParallelOptions& o = team.setup.options;
-  if (o.devices.front().kind != DeviceKind::cuda || team.setup.size() == 1 || !o.autotune || o.deterministic ||
+  if (o.devices.front().kind != DeviceKind::cuda || team.setup.size() == 1 || team.setup.pipelined() || !o.autotune ||
+      o.deterministic ||
       !(engine::worth_tuning(*team.setup.stages.front().table) || engine::test_modes().tune_small_networks))
     return engine::default_bucket_bytes(team.setup.parameter_bytes());
   ProcessGroup* const group = o.process_group.get();
@@ -99,6 +100,7 @@ std::string graphs_refusal(const engine::ReplicaSet& team) {
   const DataParallelOptions& o = team.setup.options;
   if (!team.replicas.front()->context().has_graphs()) return "only GPUs have CUDA graphs";
   if (o.graphs == Graphs::never) return "set by the caller (--graphs never)";
+  if (team.setup.pipelined()) return "the stages of a pipeline wait for each other while they enqueue";
   const bool may_deadlock = o.comm == Comm::nccl && team.replicas.size() > 1;
   if (may_deadlock && o.graphs == Graphs::automatic) return kNcclInGraphs;
   if (may_deadlock) std::fprintf(stderr, "dp: warning: --graphs always: %s\n", kNcclInGraphs);

@@ -129,7 +129,7 @@ void resolve_pipeline(DataParallelOptions& o) {
   if (devices % pipeline.stages != 0)
     refuse(fmt::format("{} requires that number of devices for each replica, but there are {}; use a multiple of {}",
                        given, devices, pipeline.stages));
-  if (o.devices.front().kind == DeviceKind::cuda) refuse(given + " requires CPU replicas; use --cpu, or one stage");
+  if (o.comm == Comm::nccl) refuse(given + " excludes --comm nccl: stages hand tensors over by p2p; use --comm p2p");
   if (o.loss == LossAt::gathered)
     refuse("--loss gathered excludes " + given + ": the last stage computes the loss; use --loss local");
   if (o.split == Split::chunk || !o.split_weights.empty())
@@ -190,6 +190,8 @@ ResolvedOptions resolved(DataParallelOptions o) {
     o.deterministic = true;
     if (o.threads_per_replica == 0) o.threads_per_replica = 1;
   }
+  if (o.comm == Comm::automatic && o.pipeline.stages > 1 && o.devices.front().kind == DeviceKind::cuda)
+    communicator_reason = take({"p2p", "the stages of a pipeline hand tensors over as p2p does"}, o);
   if (o.comm == Comm::automatic)
     communicator_reason =
         take(kernels::backend(o.devices.front().kind).default_communicator(o.devices, o.logical_shards > 0), o);

@@ -9,7 +9,7 @@ namespace dp::kernels {
 
 void HostLink::reserve(std::size_t bytes) {
   for (Slot& slot : slots_)
-    if (slot.memory == nullptr || slot.memory->bytes() < bytes) slot.memory = receiver_.allocate(bytes);
+    if (slot.memory == nullptr || slot.memory->bytes() < bytes) slot.memory = sender_.allocate(bytes);
 }
 
 bool HostLink::put(const void* data, std::size_t bytes) {
@@ -31,9 +31,7 @@ bool HostLink::take(void* data, std::size_t bytes) {
   const Slot& from = slot(number);
   if (from.bytes != bytes)
     throw Error(ErrorCode::device, "a pipeline stage expects " + std::to_string(bytes) +
-                                       " bytes, but the stage before it "
-                                       "or behind it has sent " +
-                                       std::to_string(from.bytes));
+                                       " bytes, but its neighbour has sent " + std::to_string(from.bytes));
   std::memcpy(data, from.memory->data(), bytes);
   received_.store(number + 1, std::memory_order_release);
   return true;

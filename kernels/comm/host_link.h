@@ -12,7 +12,7 @@ namespace dp::kernels {
 
 class HostLink final : public Link {
  public:
-  explicit HostLink(Context& receiver) : receiver_(receiver) {}
+  explicit HostLink(Context& sender) : sender_(sender) {}
 
   void reserve(std::size_t bytes) override;
   std::size_t held() const override { return slots_.front().memory ? kSlots * slots_.front().memory->bytes() : 0; }
@@ -28,7 +28,7 @@ class HostLink final : public Link {
   bool put(const void* data, std::size_t bytes);  // false: the queue is full
   bool take(void* data, std::size_t bytes);       // false: the queue is empty
 
-  Context& receiver_;
+  Context& sender_;
   std::array<Slot, kSlots> slots_;
   std::atomic<std::uint64_t> sent_{0}, received_{0};  // tensors so far; each is written by its own end only
 };

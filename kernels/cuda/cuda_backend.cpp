@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include "dp/error.h"
+#include "kernels/cuda/comm/cuda_link.h"
 #include "kernels/cuda/comm/nccl_communicator.h"
 #include "kernels/cuda/comm/p2p_communicator.h"
 #include "kernels/cuda/comm/peers.h"
@@ -62,6 +63,10 @@ class CudaBackend final : public Backend {
   }
   CommunicatorChoice default_communicator(const Rendezvous&) const override {
     return {"nccl", "each rank is a process with one GPU"};
+  }
+
+  std::unique_ptr<Link> make_link(Context& sender, Context& receiver) override {
+    return std::make_unique<CudaLink>(static_cast<CudaContext&>(sender), static_cast<CudaContext&>(receiver));
   }
 
   std::optional<double> remembered(std::span<const Device> devices, const std::string& what) override {

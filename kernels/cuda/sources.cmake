@@ -45,6 +45,7 @@ foreach(name
     context
     cuda_backend
     describe_devices
+    comm/cuda_link
     comm/nccl_api
     comm/nccl_communicator
     comm/nccl_link

@@ -24,7 +24,7 @@ class HostBackend : public Backend {
   CommunicatorChoice default_communicator(const Rendezvous& rendezvous) const override {
     return default_for(rendezvous);
   }
-  std::unique_ptr<Link> make_link(Context&, Context& receiver) override { return std::make_unique<HostLink>(receiver); }
+  std::unique_ptr<Link> make_link(Context& sender, Context&) override { return std::make_unique<HostLink>(sender); }
   std::string describe() const override { return {}; }
   std::size_t free_memory(Device) const override { return free_host_memory(); }
 };

@@ -35,13 +35,11 @@ std::string to_string(const LeftOut& left_out) {
   return std::to_string(left_out.found) + " of " + std::to_string(left_out.waits);
 }
 
-// Skips each wait that replica 0 enqueues in two steps, one per run. Returns the number of waits and the number of
+// Skips each wait that a device enqueues in two steps, one per run. Returns the number of waits and the number of
 // reported omissions.
-LeftOut leave_out_each_wait(Reduce reduce, bool for_other_device) {
+LeftOut leave_out_each_wait(DataParallelOptions options, int device, bool for_other_device) {
   SimulatedGpus machine(2);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
-  DataParallelOptions options = on_gpus(2, 2);
-  options.reduce = reduce;
   options.graphs = Graphs::never;
   DataParallel net(two_layers(), options);
   std::uint64_t number = 0;
@@ -54,7 +52,8 @@ LeftOut leave_out_each_wait(Reduce reduce, bool for_other_device) {
   CHECK(simt::take_reports().empty());
   LeftOut result;
   for (;;) {
-    simt::simulation().left_out_wait = {.device = 0, .for_other_device = for_other_device, .number = result.waits + 1};
+    simt::simulation().left_out_wait = {
+        .device = device, .for_other_device = for_other_device, .number = result.waits + 1};
     train(2);
     const bool none_left = std::exchange(simt::simulation().left_out_wait.number, 0) > 0;
     const std::vector<std::string> reports = simt::take_reports();
@@ -78,13 +77,25 @@ TEST_CASE("race detector: each wait left out of the engine is detected as the pa
   std::string table = "| reduce | the engine's waits | waits within p2p |\n|---|---|---|\n";
   for (const auto& [reduce, name] : {std::pair(Reduce::master, "master"), std::pair(Reduce::all_reduce, "allreduce"),
                                      std::pair(Reduce::sharded, "sharded")}) {
-    const LeftOut own = leave_out_each_wait(reduce, false), of_peers = leave_out_each_wait(reduce, true);
+    DataParallelOptions options = on_gpus(2, 2);
+    options.reduce = reduce;
+    const LeftOut own = leave_out_each_wait(options, 0, false), of_peers = leave_out_each_wait(options, 0, true);
     INFO(name);
     CHECK(own == LeftOut{8, 5});  // silent: the first one, and those for a free input slot, follow a host wait
     table += std::string("| ") + name + " | " + to_string(own) + " | " + to_string(of_peers) + " |\n";
   }
   INFO(table);
   CHECK(read_text(DP_SIMT_PAGE).find(table) != std::string::npos);
+}
+
+// Two steps of two micro-batches. Each stage waits for the other one's tensors, and before it sends, for the reading of
+// the tensor before the last. The latter waits are silent: a stage sends a tensor only after it has received one that
+// the other stage computed after its reading.
+TEST_CASE("race detector: each tensor that a pipeline stage reads too early is detected") {
+  DataParallelOptions options = on_gpus(2, 2);
+  options.pipeline = {.stages = 2, .micro_batches = 2};
+  CHECK(leave_out_each_wait(options, 0, true) == LeftOut{8, 4});
+  CHECK(leave_out_each_wait(options, 1, true) == LeftOut{8, 4});
 }
 
 // Skips a wait while a step is recorded (its graph then lacks an edge) or at a launch. The waits of replica 0, in

@@ -132,8 +132,8 @@ struct DataParallelOptions {
   // Requires LossAt::local; forward(), backward() and step() are not available. threads_per_replica defaults to 1 and
   // must be the same for every number of replicas.
   int logical_shards = 0;
-  // Requires CPU replicas, one process, LossAt::local and Split::balanced. forward(), backward(), step() and predict()
-  // are then not available.
+  // Requires one process, LossAt::local and Split::balanced; on GPUs also p2p, and steps run eagerly. forward(),
+  // backward(), step() and predict() are then not available.
   PipelineOptions pipeline{};
   BatchNormMode batch_norm = BatchNormMode::master;
   std::vector<ParameterGroup> parameter_groups{};  // parameters with a rate or decay of their own, or frozen

@@ -74,17 +74,17 @@ class Estimate {
   void add_activations(MemoryUse& use, int rank, int stage, const std::vector<engine::BatchKind>& batches) {
     const engine::ReplicaOptions replica = setup_.replica_options(rank, stage);
     engine::Replica::ArenaSize arena;
-    std::size_t input = 0, gradient = 0;
+    std::size_t output = 0, gradient = 0;  // that are sent to other stages
     for (const engine::BatchKind& batch : batches)
       engine::for_each_plan(setup_, batch, rank, stage, [&](const engine::PlanOptions& options) {
         const Sizes sizes = sizes_of(stage, options);
-        input = std::max(input, sizes.input);
-        gradient = std::max(gradient, sizes.output_grad);
+        output = std::max(output, sizes.output.layout.bytes);
+        gradient = std::max(gradient, sizes.input_grad);
         arena.grow(sizes.lane, sizes.workspace, sizes.input, replica);
       });
     use.workspace = arena.workspace;
     use.activations = arena.total(replica) - arena.workspace;
-    use.other += kernels::Link::kSlots * (input + gradient);
+    use.other += kernels::Link::kSlots * (output + gradient);
   }
 
   std::size_t of_gathered_loss(const std::vector<engine::BatchKind>& batches) const {
@@ -102,8 +102,8 @@ class Estimate {
 
   struct Sizes {
     std::size_t lane = 0, workspace = 0;
-    std::size_t input = 0, output_grad = 0;  // received from other stages
-    kernels::TensorDesc output{};            // of a stage but the last
+    std::size_t input = 0, input_grad = 0;  // of a stage but the first
+    kernels::TensorDesc output{};           // of a stage but the last
   };
   Sizes sizes_of(int stage, engine::PlanOptions options) {
     auto& plans = plans_[static_cast<std::size_t>(stage)];
@@ -120,7 +120,7 @@ class Estimate {
     Sizes sizes{.lane = one.lane, .workspace = plan.workspace_bytes()};
     if (stage > 0) sizes.input = plan.input().desc.layout.bytes;
     if (!options.last) sizes.output = plan.output().desc;
-    if (!options.last && options.training) sizes.output_grad = plan.output_grad().desc.layout.bytes;
+    if (stage > 0 && options.training) sizes.input_grad = plan.input_grad().desc.layout.bytes;
     plans.emplace_back(options, sizes);
     return sizes;
   }

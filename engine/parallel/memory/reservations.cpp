@@ -171,14 +171,13 @@ void Reservations::place(Replica& replica, const BatchKind& batch) {
 
 void Reservations::place_links(Replica& replica, const Plan& plan) {
   const std::size_t number = team_.local(replica);
-  const auto reserve = [&](kernels::Link& link, const Border& received) {
+  const auto reserve = [&](kernels::Link& link, const Border& sent) {
     const std::size_t before = link.held();
-    link.reserve(received.desc.layout.bytes);
+    link.reserve(sent.desc.layout.bytes);
     if (link.held() != before) replica.hold(link.held() - before, &MemoryUse::other);
   };
-  if (replica.stage() > 0) reserve(*team_.forward_links[number - 1], plan.input());
-  if (plan.options().training && !setup_.is_last(replica.stage()))
-    reserve(*team_.backward_links[number], plan.output_grad());
+  if (!setup_.is_last(replica.stage())) reserve(*team_.forward_links[number], plan.output());
+  if (plan.options().training && replica.stage() > 0) reserve(*team_.backward_links[number - 1], plan.input_grad());
 }
 
 void Reservations::place(const std::vector<BatchKind>& batches) {
