@@ -68,7 +68,8 @@ void CudaLink::receive(void* data, std::size_t bytes, Stream& stream) {
     throw Error(ErrorCode::device, "a pipeline stage expects " + std::to_string(bytes) +
                                        " bytes, but its neighbour has sent " + std::to_string(from.used));
   own.wait(from.sent.get());
-  check(cudaMemcpyAsync(data, place(from), bytes, cudaMemcpyDefault, own.work()), "copying a tensor of a pipeline stage");
+  check(cudaMemcpyAsync(data, place(from), bytes, cudaMemcpyDefault, own.work()),
+        "copying a tensor of a pipeline stage");
   check(cudaEventRecord(from.taken.get(), own.native()), "recording an event");
   received_.store(number + 1, std::memory_order_release);
 }
