@@ -83,8 +83,7 @@ Report compare_report(StepOptions options, Progress progress) {
                  ", " +
                  (gpu ? "GPUs " + options.gpus
                       : std::to_string(n) + " CPU replicas, threads each: " + std::to_string(threads_each));
-  report.facts = result.facts;
-  report.facts.emplace_back("rounds", std::to_string(options.rounds));
+  report.facts = facts_of(result);
   report.sections.push_back(section);
   return report;
 }

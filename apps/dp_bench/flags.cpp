@@ -9,6 +9,7 @@
 #include "command_line/command_line.h"
 #include "compare.h"
 #include "ops.h"
+#include "pipeline.h"
 #include "scaling.h"
 #include "step.h"
 
@@ -50,14 +51,8 @@ void add_gpus(CLI::App& app, std::string& gpus, const std::string& initial, CLI:
       ->excludes(ids);
 }
 
-void add_rounds(CLI::App& app, StepOptions& o) {
-  auto* cpu = app.add_option("--cpu", o.replicas, "number of CPU replicas, and of ddp ranks [2 if no GPU is usable]");
-  cpu->check(whole(1, 256));
-  add_gpus(app, o.gpus, "all, if one is usable", cpu);
-  app.add_option("--replicas-per-device", o.replicas_per_device, "GPUs: add a dp variant with N replicas on each GPU")
-      ->check(whole(1, 64))
-      ->capture_default_str();
-  app.add_option("--threads", o.threads, "total CPU threads of each variant [cores]")->check(whole(1, 1024));
+// How often and how long each variant is measured.
+void add_slices(CLI::App& app, StepOptions& o, const std::string& batches) {
   app.add_option("--rounds", o.rounds, "number of rounds; each round measures every variant once")
       ->check(whole(1, 100000))
       ->capture_default_str();
@@ -68,15 +63,26 @@ void add_rounds(CLI::App& app, StepOptions& o) {
   app.add_option("--warmup", o.warmup, "steps of each variant before the first round")
       ->check(whole(1, 100000))
       ->capture_default_str();
-  app.add_option("--batches", o.batches, "number of distinct batches, used cyclically [96 MiB]")
+  app.add_option("--batches", o.batches, "number of distinct batches, used cyclically [" + batches + "]")
       ->check(whole(1, 100000));
+  app.add_option("--timeout", o.timeout, "abandon a variant after N seconds without an answer")
+      ->check(number(1.0, 86400.0))
+      ->capture_default_str();
+}
+
+void add_rounds(CLI::App& app, StepOptions& o) {
+  auto* cpu = app.add_option("--cpu", o.replicas, "number of CPU replicas, and of ddp ranks [2 if no GPU is usable]");
+  cpu->check(whole(1, 256));
+  add_gpus(app, o.gpus, "all, if one is usable", cpu);
+  app.add_option("--replicas-per-device", o.replicas_per_device, "GPUs: add a dp variant with N replicas on each GPU")
+      ->check(whole(1, 64))
+      ->capture_default_str();
+  app.add_option("--threads", o.threads, "total CPU threads of each variant [cores]")->check(whole(1, 1024));
+  add_slices(app, o, "96 MiB");
   app.add_option("--python", o.python, "Python interpreter with PyTorch")->capture_default_str();
   app.add_option("--images-on", o.images_on,
                  "host: float32 batches from the host; device: device-resident bytes, augmented by each variant")
       ->check(one_of({"host", "device"}))
-      ->capture_default_str();
-  app.add_option("--timeout", o.timeout, "abandon a variant after N seconds without an answer")
-      ->check(number(1.0, 86400.0))
       ->capture_default_str();
 }
 
@@ -86,13 +92,15 @@ struct Commands {
   CommOptions comm;
   std::string begin = "8", end = "128M";
   ScalingOptions scaling;
+  PipelineBench pipeline;
   std::vector<std::unique_ptr<command_line::Values>> given;
 };
 
 // Options of a run that every measurement takes as dp_train does.
-void add_run(CLI::App& app, Commands& c, dp::TrainerOptions& run) {
+void add_run(CLI::App& app, Commands& c, dp::TrainerOptions& run,
+             const std::vector<std::string_view>& names = {"batch-size", "fast-conv", "amp", "amp-dtype"}) {
   command_line::Values& given = *c.given.emplace_back(std::make_unique<command_line::Values>());
-  command_line::add_options(app, dp::run_options(), run, given, {"batch-size", "fast-conv", "amp", "amp-dtype"});
+  command_line::add_options(app, dp::run_options(), run, given, names);
   app.parse_complete_callback([&given, &run] { command_line::set_options(dp::run_options(), given, run); });
 }
 
@@ -175,6 +183,30 @@ void add_compare(CLI::App& app, Commands& c, Asked& asked) {
   app.callback([&] { asked.work = [&o] { return compare_report(o, tell); }; });
 }
 
+void add_pipeline(CLI::App& app, Commands& c, Asked& asked) {
+  PipelineBench& o = c.pipeline;
+  o.step.network.model = "resnet50";
+  o.step.run.batch_size = 120;
+  o.step.run.parallel.pipeline.stages = 2;
+  o.step.warmup = 2;
+  o.step.batches = 4;
+  add_network(app, o.step.network);
+  add_run(app, c, o.step.run, {"batch-size", "fast-conv", "pipeline-stages", "pipeline-split"});
+  app.add_option("--schedules", o.schedules, "schedules to measure: none,gpipe,1f1b,zb-h1 [gpipe,1f1b,zb-h1]")
+      ->delimiter(',')
+      ->check(one_of({"none", "gpipe", "1f1b", "zb-h1"}));
+  app.add_option("--split-sizes", o.split_sizes, "images of a micro-batch: 1,4,20,... [1 to the whole batch]")
+      ->delimiter(',')
+      ->check(whole(1, 1 << 20));
+  app.add_flag("--accumulate", o.accumulate, "also measure the single device with the same micro-batches");
+  app.add_option("--cpu", o.step.replicas, "number of CPU devices, a multiple of the stages [one replica]")
+      ->check(whole(2, 256));
+  app.add_option("--threads", o.step.threads, "total CPU threads of all devices [one per device]")
+      ->check(whole(1, 1024));
+  add_slices(app, o.step, "4");
+  app.callback([&] { asked.work = [&o] { return measure_pipeline(o, tell); }; });
+}
+
 }  // namespace
 
 std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
@@ -185,7 +217,7 @@ std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
   app.fallthrough();
   app.set_version_flag("--version", DP_VERSION);
   app.add_option("--json", asked.output.json, "write all results to this file, as JSON")->check(named());
-  app.add_option("--html", asked.output.html, "write a page with bar charts to this file")->check(named());
+  app.add_option("--html", asked.output.html, "write a page with charts to this file")->check(named());
   app.add_option("--markdown", asked.output.markdown, "write the tables to this file")->check(named());
   add_step(*app.add_subcommand("step", "training step of one model in every variant, interleaved"), commands, asked);
   add_ops(*app.add_subcommand("ops", "each op of a training step, with its lower bound and PyTorch's time"), commands,
@@ -197,6 +229,8 @@ std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
       commands, asked);
   add_compare(*app.add_subcommand("compare", "ResNet18 on CIFAR-100's shape: dp, ddp, with and without AMP"), commands,
               asked);
+  add_pipeline(*app.add_subcommand("pipeline", "a model split over devices: every schedule and size of micro-batches"),
+               commands, asked);
   if (!command_line::parse(app, argc, argv)) return {};
   return asked;
 }

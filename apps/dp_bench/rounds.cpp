@@ -29,6 +29,7 @@ struct Running {
   Measured* result = nullptr;
   std::vector<std::unique_ptr<Child>> ranks{};
   int steps = 1;  // per round
+  Reply reply{};  // the last one of the first rank
 
   explicit Running(Measured* made) : result(made) {}
   Running(Running&&) = default;
@@ -69,7 +70,10 @@ class Rounds {
     for (int round = 0; round < options_.rounds; ++round) {
       for (std::size_t i = 0; i < running_.size(); ++i) {
         Running& one = running_[(i + static_cast<std::size_t>(round)) % running_.size()];
-        attempt(one, [&] { one.result->seconds_per_step.push_back(watch(one)); });
+        attempt(one, [&] {
+          one.result->seconds_per_step.push_back(watch(one));
+          one.result->replies.push_back(one.reply);
+        });
       }
       drop_failed();
       std::string line = "round " + std::to_string(round + 1) + " of " + std::to_string(options_.rounds) + ", ms/step:";
@@ -131,6 +135,7 @@ class Rounds {
     for (const auto& [key, value] : first.fields)
       if (key.starts_with("version:")) versions_.insert(key.substr(8) + " " + value);
     one.result->reduce = first.text("reduce");
+    one.result->ready = first;
     if (!pytorch) parameter_bytes_ = first.number("parameter_bytes");
     one.result->parameter_bytes = parameter_bytes_;
   }
@@ -152,8 +157,8 @@ class Rounds {
     return variables;
   }
 
-  // Compared variants must compute the same losses. With batch normalisation the losses of several replicas differ:
-  // each normalises by its own shard.
+  // Compared variants must compute the same losses. With batch normalisation the losses of several replicas or
+  // micro-batches differ: each normalises by its own images.
   void check_alike(const Running& one, const Reply& first) {
     const VariantSpec& spec = one.result->spec;
     const bool amp = std::find(spec.arguments.begin(), spec.arguments.end(), "--amp") != spec.arguments.end();
@@ -167,7 +172,8 @@ class Rounds {
                          ", expected " + std::to_string(reference));
     };
     if (spec.processes == 1) agree("start_loss", start_loss_);
-    if (spec.group != "pytorch" && (spec.devices == 1 || first.number("batch_norm") == 0))
+    const bool normalises_batch = spec.devices == 1 && !spec.accumulates;
+    if (spec.group != "pytorch" && (normalises_batch || first.number("batch_norm") == 0))
       agree("check_loss", check_loss_);
   }
 
@@ -177,6 +183,7 @@ class Rounds {
     double seconds = 0, bytes = 0;
     for (auto& rank : one.ranks) {
       const Reply reply = rank->read(options_.timeout);
+      if (rank == one.ranks.front()) one.reply = reply;
       seconds = std::max(seconds, reply.number("seconds"));
       bytes += reply.number("peak_bytes");
     }

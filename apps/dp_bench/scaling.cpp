@@ -126,7 +126,7 @@ Report scaling_report(const ScalingOptions& asked, Progress progress) {
     const StepResult result = measure_steps(options, variants, progress);
     report.title = "Scaling of " + options.network.model + " on " + shape_text(options.network.input, "x") +
                    ", global batch " + std::to_string(options.run.batch_size);
-    report.facts = result.facts;
+    report.facts = facts_of(result);
     report.sections.push_back(measured_section(result));
   } else {
     report.title = "Scaling of ResNet18 on CIFAR, modelled";

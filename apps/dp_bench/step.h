@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "child.h"
 #include "network.h"
 #include "report/report.h"
 
@@ -37,6 +38,7 @@ struct VariantSpec {
   int processes = 1;                   // one per rank
   std::string absent;                  // why it is not available here; empty: it is
   std::vector<std::string> arguments;  // of its program
+  bool accumulates = false;            // several micro-batches per step, each normalised by its own statistics
 };
 // All variants for these options, in the order of the table. dp::Error(usage) for an unknown key in `options.variants`.
 std::vector<VariantSpec> variants_for(const StepOptions& options);
@@ -61,6 +63,8 @@ struct Measured {
   double bytes_per_device = 0;
   double parameter_bytes = 0;
   std::string reduce;
+  Reply ready;                 // of its first rank
+  std::vector<Reply> replies;  // of its first rank, one per round
   std::string note;
 };
 // Prints a line about the progress.
@@ -74,6 +78,8 @@ struct StepResult {
 // `options` must be resolved.
 StepResult measure_steps(const StepOptions& options, const std::vector<VariantSpec>& variants, Progress progress);
 Report step_report(const StepResult& result);
+// The facts of a report: rounds, slices, batches, versions and load. A warning if other processes used the machine.
+std::vector<std::pair<std::string, std::string>> facts_of(const StepResult& result);
 
 // Theoretical bytes that all devices send in a step. Reducing `bytes` over n devices and distributing the result moves
 // each byte 2(n-1) times, regardless of where the update runs.

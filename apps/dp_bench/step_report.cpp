@@ -116,6 +116,19 @@ Section ratios_section(const StepResult& result) {
 
 }  // namespace
 
+std::vector<std::pair<std::string, std::string>> facts_of(const StepResult& result) {
+  const StepOptions& o = result.options;
+  std::vector<std::pair<std::string, std::string>> facts{
+      {"rounds", std::to_string(o.rounds) + ", interleaved: one slice per variant"},
+      {"slice", o.steps ? std::to_string(o.steps) + " steps" : "about " + shown(Cell(o.seconds), 2) + " s"},
+      {"batches", std::to_string(o.batches) + " distinct, used cyclically"}};
+  facts.insert(facts.end(), result.facts.begin(), result.facts.end());
+  for (const auto& [key, value] : result.facts)
+    if (key == "others_cores" && std::stod(value) > kQuietCores)
+      facts.emplace_back(kWarning, "other processes used " + value + " cores: the results are not reliable");
+  return facts;
+}
+
 Report step_report(const StepResult& result) {
   const StepOptions& o = result.options;
   Report report{"step", "", {}, {}};
@@ -126,13 +139,7 @@ Report step_report(const StepResult& result) {
   report.title = o.network.model + " on " + shape_text(o.network.input, "x") + ", " +
                  std::to_string(o.network.classes) + " classes, batch " + std::to_string(o.run.batch_size) + ", " +
                  where;
-  report.facts = {{"rounds", std::to_string(o.rounds) + ", interleaved: one slice per variant"},
-                  {"slice", o.steps ? std::to_string(o.steps) + " steps" : "about " + shown(Cell(o.seconds), 2) + " s"},
-                  {"batches", std::to_string(o.batches) + " distinct, used cyclically"}};
-  report.facts.insert(report.facts.end(), result.facts.begin(), result.facts.end());
-  for (const auto& [key, value] : result.facts)
-    if (key == "others_cores" && std::stod(value) > kQuietCores)
-      report.facts.emplace_back(kWarning, "other processes used " + value + " cores: the results are not reliable");
+  report.facts = facts_of(result);
   report.sections.push_back(variants_section(result));
   if (Section section = ratios_section(result); !section.rows.empty()) report.sections.push_back(std::move(section));
   return report;

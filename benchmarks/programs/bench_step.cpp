@@ -8,12 +8,15 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <map>
 #include <numeric>
 #include <optional>
 #include <sstream>
+#include <utility>
 
 #include "benchmarks/programs/amp_names.h"
 #include "benchmarks/programs/bare_loop.h"
+#include "benchmarks/programs/pipeline_figures.h"
 #include "benchmarks/programs/protocol.h"
 #include "benchmarks/programs/random_batches.h"
 #include "benchmarks/programs/ranks.h"
@@ -40,6 +43,7 @@ struct Options {
   std::uint64_t seed = 42;
   bool fast_conv = false;
   dp::Amp amp = dp::Amp::off;
+  dp::PipelineOptions pipeline;
   RankOptions rank;
 };
 
@@ -53,6 +57,12 @@ const char* name_of(dp::Reduce reduce) {
   if (reduce == dp::Reduce::master) return "master";
   if (reduce == dp::Reduce::all_reduce) return "allreduce";
   return reduce == dp::Reduce::sharded ? "sharded" : "auto";
+}
+
+CLI::CheckedTransformer schedule_names() {
+  using enum dp::PipelineSchedule;
+  return CLI::CheckedTransformer(std::map<std::string, dp::PipelineSchedule>{
+      {"none", one_at_a_time}, {"gpipe", gpipe}, {"1f1b", one_f_one_b}, {"zb-h1", zero_bubble}});
 }
 
 std::vector<dp::Device> devices_of(const Options& options) {
@@ -76,6 +86,9 @@ class Variant {
   virtual std::optional<double> start_loss(const dp::Batch&) { return {}; }  // without dropout
   virtual Weights weights() const = 0;                                       // parameters, without buffers
   virtual std::size_t device_bytes() const = 0;                              // of the fullest device
+  virtual Fields properties() const { return {}; }                           // of a pipeline
+  virtual void begin_slice() {}
+  virtual Fields end_slice(int, double) { return {}; }  // of the steps and seconds since begin_slice()
 };
 
 Weights trained_of(const dp::Model& model, const Weights& weights) {
@@ -98,6 +111,9 @@ class Engine final : public Variant {
     parallel.seed = options.seed;
     parallel.fast_convolutions = options.fast_conv;
     parallel.amp = options.amp;
+    parallel.pipeline = options.pipeline;
+    if (options.pipeline.stages == 1)
+      parallel.grad_accum_steps = std::max(1, std::exchange(parallel.pipeline.micro_batches, 0));
     net_ = std::make_unique<dp::DataParallel>(model, parallel);
     net_->prepare({rows}, {rows});
   }
@@ -116,6 +132,23 @@ class Engine final : public Variant {
     std::size_t most = 0;
     for (int i = 0; i < net_->size(); ++i) most = std::max(most, net_->memory_use(i).total());
     return most;
+  }
+  Fields properties() const override {
+    const dp::PipelineOptions& pipeline = net_->options().pipeline;
+    if (pipeline.stages == 1) return {};
+    const std::string text = net_->describe_pipeline();  // "pipeline: 2 stages at layer3.0, 97 % balanced, bubble ..."
+    const std::size_t from = text.find(": ") + 2;
+    return {{"stages", text.substr(from, text.find(", bubble") - from)},
+            {"bubble_formula", exact(bubble_of(pipeline))}};
+  }
+  void begin_slice() override { net_->take_phase_times(); }
+  Fields end_slice(int steps, double seconds) override {
+    const dp::PipelineOptions& pipeline = net_->options().pipeline;
+    if (pipeline.stages == 1) return {};
+    const PipelineFigures figures = pipeline_figures(pipeline, net_->take_phase_times(), steps, seconds);
+    return {{"bubble", exact(figures.bubble)},
+            {"balance", exact(figures.balance)},
+            {"simulated_seconds", exact(figures.simulated)}};
   }
 
  private:
@@ -185,6 +218,7 @@ class Server {
                   {"version:oneDNN", fmt::format("{}.{}.{}", dnnl->major, dnnl->minor, dnnl->patch)},
                   {"version:compiler", DP_BENCHMARK_COMPILER}};
     if (start_loss_) fields.emplace_back("start_loss", exact(*start_loss_));
+    for (const auto& field : variant_->properties()) fields.push_back(field);
     say("ready", fields);
   }
 
@@ -196,15 +230,20 @@ class Server {
       return say("error", {{"message", "the command '" + line + "'; known: run <steps>"}});
     train(kSettleSteps);
     variant_->take_loss();
+    variant_->begin_slice();
     const auto start = Clock::now();
     train(steps);
     const double loss = variant_->take_loss();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     if (!std::isfinite(loss)) return say("error", {{"message", "the loss is not finite"}});
     const bool host = devices_.front().kind != dp::DeviceKind::cuda;
-    say("done", {{"seconds", exact(seconds)},
-                 {"loss", exact(loss)},
-                 {"peak_bytes", exact(host ? peak_bytes() : static_cast<double>(variant_->device_bytes()))}});
+    const auto device_bytes = static_cast<double>(variant_->device_bytes());
+    Fields fields{{"seconds", exact(seconds)},
+                  {"loss", exact(loss)},
+                  {"peak_bytes", exact(host ? peak_bytes() : device_bytes)},
+                  {"device_bytes", exact(device_bytes)}};
+    for (const auto& field : variant_->end_slice(steps, seconds)) fields.push_back(field);
+    say("done", fields);
   }
 
  private:
@@ -246,6 +285,13 @@ int main(int argc, char** argv) {
   app.add_option("--images-on", options.images_on,
                  "host: float32 batches from the host; device: indices of device-resident bytes")
       ->check(CLI::IsMember({"host", "device"}));
+  app.add_option("--stages", options.pipeline.stages, "Of a pipeline: neighbouring devices share a replica")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--micro-batches", options.pipeline.micro_batches, "Per step")->check(CLI::PositiveNumber);
+  app.add_option("--schedule", options.pipeline.schedule, "Of a pipeline: none, gpipe, 1f1b or zb-h1")
+      ->transform(schedule_names());
+  app.add_option("--cuts", options.pipeline.cuts, "Of a pipeline: the first layer of each stage but the first")
+      ->delimiter(',');
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
   app.add_option("--amp", options.amp, "off, bf16 or fp16")->transform(amp_names());

@@ -120,6 +120,7 @@ TEST_CASE("the page in a browser cuts nothing off and has readable contrasts, on
   const Shown all[] = {
       {"scaling --model-only", 50, 5},
       {"step --cpu 2 --model mlp --rounds 2 --steps 3 --variants plan dp1 dp-sharded dp-allreduce ddp", 5, 1},
+      {"pipeline --model mlp -b 8 --split-sizes 1,2,8 --rounds 2 --steps 1 --warmup 1 --accumulate", 0, 1},
       {"step --cpu 2 --model mnist_convnet -b 8 --rounds 2 --steps 1", 5, 1}};
   std::string page;
   for (const Shown& shown : all) {

@@ -99,6 +99,30 @@ TEST_CASE("HTML: a warning is the first thing on the page") {
   CHECK(page.find("<dt>warning") == std::string::npos);
 }
 
+TEST_CASE(
+    "HTML: a line chart has logarithmic x from its first to its last point, y from 0, and level and dashed lines") {
+  Report report = sample();
+  report.sections[0].chart = LineChart{
+      "size <s>",
+      "img/s",
+      {{.label = "a & b", .points = {{1, 50}, {4, 100}, {16, std::numeric_limits<double>::quiet_NaN()}, {16, 0}}},
+       {.label = "", .points = {{4, 25}}, .color = 2, .dashed = true},
+       {.label = "base", .points = {{64, 50}}, .color = 1, .level = true},
+       {.label = "only a name", .points = {}, .dashed = true}}};
+  const std::string page = to_html(report);
+  CHECK(first_fault(page).empty());
+  // x: 40 to 350, y: 196 to 8
+  CHECK(page.find("<polyline class=\"c0\" points=\"40.0,102.0 195.0,8.0 350.0,196.0\"/>") != std::string::npos);
+  CHECK(page.find("<circle class=\"c0\" cx=\"195.0\" cy=\"8.0\"") != std::string::npos);
+  CHECK(page.find("<polyline class=\"c2 dashed\" points=\"195.0,149.0\"/>") != std::string::npos);
+  CHECK(page.find("<circle class=\"c2\"") == std::string::npos);
+  CHECK(page.find("<polyline class=\"c1\" points=\"40.0,102.0 350.0,102.0\"/>") != std::string::npos);
+  for (const char* text : {"a &amp; b</span>", "only a name</span>", "size &lt;s&gt;</figcaption>"})
+    CHECK(page.find(text) != std::string::npos);
+  report.sections[0].chart->lines.resize(0);
+  CHECK(to_html(report).find("<figure>") == std::string::npos);
+}
+
 TEST_CASE("markdown has a heading, the facts and a table for each section") {
   const std::string text = to_markdown(sample());
   CHECK(text.starts_with("# a <model>"));

@@ -36,11 +36,28 @@ struct Bars {
   bool less_is_better = true;
 };
 
+// Lines with a dot at each point; only in HTML. The axis of x is logarithmic, that of y begins at 0.
+struct Line {
+  struct Point {
+    double x = 0, y = 0;  // x is above 0
+  };
+  std::string label;          // in the legend; empty: no entry
+  std::vector<Point> points;  // by ascending x; none: only the entry in the legend
+  int color = 0;              // from 0 to 6
+  bool dashed = false;        // and without dots
+  bool level = false;         // a horizontal line through the first point, over the whole width
+};
+struct LineChart {
+  std::string x_title, y_title;
+  std::vector<Line> lines;
+};
+
 struct Section {
   std::string key, title, text;
   std::vector<Column> columns;  // the first one has the row names
   std::vector<Row> rows;
   std::optional<Bars> bars;
+  std::optional<LineChart> chart{};
 };
 
 inline constexpr const char* kWarning = "warning";  // the page shows the fact with this key at its top

@@ -2,14 +2,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "html.h"
 #include "report.h"
 
 namespace dp_bench {
 namespace {
 
 constexpr const char* kStyle = R"css(
-:root{color-scheme:light dark;--back:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--measured:#2f6fb0;--modelled:#9a6700;--published:#7a4fb5;--spread:#0b2540;--warn:#fff3cd}
-@media(prefers-color-scheme:dark){:root{--back:#14171b;--ink:#e6edf3;--soft:#9aa4af;--line:#3a424b;--measured:#6cb0ee;--modelled:#e3b341;--published:#c297f5;--spread:#f0f6fc;--warn:#3d3213}}
+:root{color-scheme:light dark;--back:#fff;--ink:#1b1f24;--soft:#57606a;--line:#d0d7de;--measured:#2f6fb0;--modelled:#9a6700;--published:#7a4fb5;--fourth:#1a7f37;--fifth:#c02d5c;--spread:#0b2540;--warn:#fff3cd}
+@media(prefers-color-scheme:dark){:root{--back:#14171b;--ink:#e6edf3;--soft:#9aa4af;--line:#3a424b;--measured:#6cb0ee;--modelled:#e3b341;--published:#c297f5;--fourth:#57c26c;--fifth:#f4799f;--spread:#f0f6fc;--warn:#3d3213}}
 *{box-sizing:border-box}
 body{margin:0 auto;padding:1rem;max-width:76rem;background:var(--back);color:var(--ink);font:16px/1.45 system-ui,sans-serif;overflow-wrap:anywhere}
 .warn{background:var(--warn);color:var(--ink);padding:.5rem .8rem;border-radius:.4rem}
@@ -19,27 +20,13 @@ h1{font-size:1.3rem}h2{font-size:1.1rem;margin-top:2rem}p,dd{color:var(--soft)}d
 svg{display:block;width:100%;height:1.1rem}
 .measured{fill:var(--measured)}.modelled{fill:var(--modelled)}.published{fill:var(--published)}.spread{fill:var(--spread)}
 .legend{display:flex;flex-wrap:wrap;gap:.3rem 1.2rem;font-size:.85rem;color:var(--soft)}.legend svg{width:1.4rem;height:.8rem;display:inline-block;vertical-align:-.05rem}
+figure{margin:0 0 1rem;max-width:34rem}figure>svg{height:auto}figcaption{font-size:.85rem;color:var(--soft)}.below{text-align:center}svg text{font-size:11px;fill:var(--soft)}.end{text-anchor:end}.middle{text-anchor:middle}.grid{stroke:var(--line);stroke-width:1}
+polyline{fill:none;stroke-width:2;stroke-linejoin:round}.dashed{stroke-dasharray:5 3;stroke-width:1.5}.legend .sample{width:2rem}
+.c0{--c:var(--ink)}.c1{--c:var(--measured)}.c2{--c:var(--modelled)}.c3{--c:var(--published)}.c4{--c:var(--fourth)}.c5{--c:var(--fifth)}.c6{--c:var(--soft)}polyline{stroke:var(--c)}circle{fill:var(--c)}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.85rem;overflow-wrap:normal}th,td{padding:.25rem .5rem;border-bottom:1px solid var(--line);text-align:right;white-space:nowrap}th{white-space:normal}
 th:first-child,td:first-child,.remark{text-align:left}td.remark span{display:block;white-space:normal;min-width:9rem;overflow-wrap:anywhere;color:var(--soft)}
 @media(max-width:60rem){td.remark span{white-space:nowrap}}
 )css";
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '"')
-      out += "&quot;";
-    else if (static_cast<unsigned char>(c) >= 0x20 || c == '\n')
-      out += c;
-  }
-  return out;
-}
 
 double number(const Row& row, std::size_t column) {
   const double* value = column < row.cells.size() ? std::get_if<double>(&row.cells[column]) : nullptr;
@@ -119,6 +106,23 @@ std::string table_of(const Section& section) {
 
 }  // namespace
 
+std::string escaped(const std::string& text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '&')
+      out += "&amp;";
+    else if (c == '<')
+      out += "&lt;";
+    else if (c == '>')
+      out += "&gt;";
+    else if (c == '"')
+      out += "&quot;";
+    else if (static_cast<unsigned char>(c) >= 0x20 || c == '\n')
+      out += c;
+  }
+  return out;
+}
+
 std::string to_html(const Report& report) {
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
@@ -131,6 +135,7 @@ std::string to_html(const Report& report) {
   for (const Section& section : report.sections) {
     out += "<h2>" + escaped(section.title) + "</h2>\n";
     if (section.bars) out += bars_of(section);
+    if (section.chart) out += line_chart(*section.chart);
     out += table_of(section);
     if (!section.text.empty()) out += "<p>" + escaped(section.text) + "</p>\n";
   }
