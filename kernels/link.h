@@ -1,5 +1,5 @@
-// A one-way queue of tensors from one replica to another, for the stages of a pipeline. Unlike a Communicator, the two
-// ends need not meet: the sender goes on while the receiver still works on earlier tensors.
+// A one-way queue of tensors from one replica to another, for the stages of a pipeline. Unlike in a collective, the
+// sender does not wait for the receiver unless the queue is full.
 #pragma once
 
 #include <cstddef>

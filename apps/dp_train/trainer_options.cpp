@@ -27,9 +27,9 @@ void check(const Command& command) {
 // A resumed run may have other devices. A recorded split that does not fit them is replaced by equal shares.
 void drop_unfit_split(dp::TrainerOptions& options) {
   dp::DataParallelOptions& parallel = options.parallel;
-  const bool alone = !parallel.process_group, shards = parallel.logical_shards > 0;
-  if (!alone || shards || parallel.split_weights.size() != parallel.devices.size()) parallel.split_weights.clear();
-  if (!alone || shards || parallel.deterministic) options.measure_split = false;
+  const bool whole = parallel.process_group || parallel.logical_shards > 0 || parallel.pipeline.stages > 1;
+  if (whole || parallel.split_weights.size() != parallel.devices.size()) parallel.split_weights.clear();
+  if (whole || parallel.deterministic) options.measure_split = false;
 }
 
 }  // namespace

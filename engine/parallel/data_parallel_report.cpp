@@ -59,15 +59,18 @@ bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
   const auto most_of = [&](int rank) {
     if (s.setup.options.process_group) return rows;
     if (!s.setup.options.split_weights.empty()) return s.setup.rows_of(rows, rank, 0).size() + 1;
-    return (rows + s.setup.shards() - 1) / s.setup.shards() * s.setup.local_shards();
+    // Each item rounds its share up.
+    const std::int64_t micro = engine::evaluated_batch(rows, {}, s.setup.options).micro_rows(0);
+    const std::int64_t items = s.setup.local_shards() * (s.setup.pipelined() ? s.setup.options.grad_accum_steps : 1);
+    return (micro + s.setup.shards() - 1) / s.setup.shards() * items;
   };
   const std::size_t row_bytes = static_cast<std::size_t>(s.setup.model.output().numel()) * s.setup.element_bytes();
   s.logits_stores.clear();
   std::vector<std::unique_ptr<engine::LogitsStore>> stores(s.team.replicas.size());
   s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
+    const std::int64_t most = s.setup.is_last(replica.stage()) ? batches * most_of(replica.rank()) : 0;
     try {
-      stores[s.team.local(replica)] =
-          std::make_unique<engine::LogitsStore>(replica, batches * most_of(replica.rank()), row_bytes);
+      stores[s.team.local(replica)] = std::make_unique<engine::LogitsStore>(replica, most, row_bytes);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::device) throw;
     } catch (const std::bad_alloc&) {

@@ -194,7 +194,8 @@ void DataParallel::State::make_communicators() {
   std::vector<std::vector<engine::Bucket>> buckets;  // per stage
   for (const engine::Stage& stage : setup.stages) buckets.push_back(setup.buckets_of(stage, usual));
   if (usual != 0) options.bucket_bytes = usual;
-  std::vector<engine::NormOfStages> norms = team.join_norms(buckets);
+  std::vector<engine::NormOfStages> norms;
+  team.watched([&] { norms = team.join_norms(buckets); });
   const LossScaleOptions& scale = options.loss_scale;
   std::optional<kernels::LossScaling> scaling;
   if (setup.scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};

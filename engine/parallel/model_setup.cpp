@@ -12,7 +12,10 @@
 namespace dp::engine {
 namespace {
 
-constexpr std::size_t kParameterCopies = 3;  // weights, gradients and momentum
+constexpr std::size_t kParameterCopies = 2;  // at least: weights and gradients
+// Of the modelled device: how many operations take the time of one byte. CPUs and GPUs have about this ratio. It is not
+// measured, so that every run and every estimate chooses the same cuts.
+constexpr double kFlopsPerByte = 10;
 
 // Calls f(plan, last) for a plan of each part that chooses its own parameter layouts, in order. A part reads the output
 // of the one before it.
@@ -38,8 +41,7 @@ std::size_t memory_per_device(const DataParallelOptions& options) {
 
 // The modelled costs of the layers between neighbouring cuts.
 std::vector<PieceCost> costs_between(const ModelSetup& setup, const std::vector<Cut>& cuts, kernels::Context& context) {
-  kernels::Rates rates = context.rates();
-  if (rates.flops <= 0) rates.flops = rates.bytes = 1;
+  const kernels::Rates rates{.flops = kFlopsPerByte, .bytes = 1, .source = "modelled"};
   std::vector<PieceCost> costs;
   for_each_part(setup, split(setup.model, cuts), context, [&](const Model& piece, const Plan& plan) {
     const std::size_t bytes = static_cast<std::size_t>(piece.parameter_count()) * size_of(context.compute_type());
@@ -98,7 +100,11 @@ void ModelSetup::choose_cuts(kernels::Context& context) {
   std::vector<int> chosen = cuts_named(all, options.pipeline.cuts);
   const std::vector<PieceCost> costs = costs_between(*this, all, context);
   if (chosen.empty()) chosen = balanced_cuts(all, costs, stage_count(), memory_per_device(options));
-  for (const int index : chosen) cuts.push_back(all[static_cast<std::size_t>(index)]);
+  options.pipeline.cuts.clear();
+  for (const int index : chosen) {
+    cuts.push_back(all[static_cast<std::size_t>(index)]);
+    options.pipeline.cuts.push_back(cuts.back().name);
+  }
   balance = balance_of(costs, chosen);
 }
 
@@ -136,8 +142,9 @@ std::vector<Bucket> ModelSetup::buckets_of(const Stage& stage, std::size_t usual
                                               [&](const ParameterSpec& spec) { return spec.layer >= cut.layer; });
       ends.push_back(static_cast<int>(first - stage.model.parameters().begin()));
     }
-  if (options.bucket_bytes != 0) return stage.table->buckets(options.bucket_bytes, /*last_bytes=*/0, ends);
-  return automatic_buckets(options, *stage.table, usual_bytes, ends);
+  if (options.bucket_bytes != 0 || update_waits_for_gradient())
+    return stage.table->buckets(options.bucket_bytes != 0 ? options.bucket_bytes : usual_bytes, /*last_bytes=*/0, ends);
+  return automatic_buckets(options, *stage.table, usual_bytes);
 }
 
 std::size_t ModelSetup::parameter_bytes() const {

@@ -188,7 +188,7 @@ void add_pipeline(Table& table) {
       "spread the layers of each replica over N devices, for models that are too large for one");
   add_to_pipeline(
       table, "micro-batches", accepts::text("auto, or a number"), "auto",
-      "micro-batches of a step: auto (four per stage), or a number; replaces --grad-accum-steps",
+      "micro-batches of a step on each replica: auto (four per stage), or a number; replaces --grad-accum-steps",
       [](const PipelineOptions& p) { return p.micro_batches == 0 ? "auto" : std::to_string(p.micro_batches); },
       [](PipelineOptions& p, const std::string& text) { p.micro_batches = micro_batches_from(text); });
   const std::vector<std::string> schedules{"none", "gpipe", "1f1b", "zb-h1"};
@@ -207,7 +207,7 @@ void add_pipeline(Table& table) {
   const std::vector<std::string> recomputes{"none", "stage", "except-last"};
   add_to_pipeline(
       table, "recompute", accepts::one_of(recomputes), "none",
-      "save only the inputs of stages and compute activations twice: none, stage (all stages), except-last",
+      "stages that save only their input and compute their activations twice: none, stage (all), except-last",
       [recomputes](const PipelineOptions& p) { return recomputes.at(static_cast<std::size_t>(p.recompute)); },
       [recomputes](PipelineOptions& p, const std::string& text) {
         p.recompute = static_cast<Recompute>(std::ranges::find(recomputes, text) - recomputes.begin());

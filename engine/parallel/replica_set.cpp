@@ -22,6 +22,7 @@ ReplicaSet::ReplicaSet(const ModelSetup& model_setup)
 
 ReplicaSet::~ReplicaSet() {
   stop();
+  finish_links();
   io.clear();
   for (const auto& gradient_sync : gradient_syncs)
     if (gradient_sync) gradient_sync->stop();
@@ -45,6 +46,15 @@ void ReplicaSet::await_devices() noexcept {
       while (!replica->context().idle()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
     } catch (const std::exception&) {  // the device has failed and runs nothing
     }
+  }
+}
+
+// Links are used by the compute streams, which may still run the last step.
+void ReplicaSet::finish_links() noexcept {
+  if (forward_links.empty() || pool.failed()) return;
+  try {
+    wait_for_all();
+  } catch (const std::exception&) {  // a device has failed and runs nothing
   }
 }
 

@@ -164,6 +164,7 @@ class ReplicaSet {
   std::string name_of(const Replica& replica) const;  // "replica 1 (cpu)", "replica 1 stage 2 (cpu)"
   std::string last_of(const Replica& replica) const;
   void await_devices() noexcept;
+  void finish_links() noexcept;
 
   Attached attached_;
   std::unique_ptr<Watchdog> watchdog_;  // null: no timeout. Reads the replicas until destroyed

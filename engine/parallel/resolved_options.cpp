@@ -119,8 +119,8 @@ constexpr int kMicroBatchesPerStage = 4;
 void resolve_pipeline(DataParallelOptions& o) {
   PipelineOptions& pipeline = o.pipeline;
   if (pipeline.stages == 1) {
-    if (pipeline.micro_batches != 0 || !pipeline.cuts.empty())
-      refuse("micro-batches and cuts of a pipeline require at least two stages; use --pipeline-stages 2 or more");
+    if (pipeline.micro_batches != 0 || !pipeline.cuts.empty() || pipeline.recompute != Recompute::none)
+      refuse("micro-batches, cuts and recomputation require at least two stages; use --pipeline-stages 2 or more");
     return;
   }
   const std::string given = fmt::format("--pipeline-stages {}", pipeline.stages);
@@ -142,18 +142,23 @@ void resolve_pipeline(DataParallelOptions& o) {
            ": its statistics need all micro-batches at once; use --bn pooled or master");
   if (pipeline.recompute != Recompute::none && pipeline.schedule == PipelineSchedule::zero_bubble)
     refuse("--recompute excludes --schedule zb-h1, which saves activations for its delayed weight gradients; use 1f1b");
-  const int shards = std::max(1, o.logical_shards / ranks_of(o));  // of one replica
   int& micro_batches = pipeline.micro_batches;
+  if (o.logical_shards > 0) {
+    const int shards = o.logical_shards / ranks_of(o);  // of one replica
+    if (o.grad_accum_steps > 1 || (micro_batches != 0 && micro_batches != shards))
+      refuse(
+          fmt::format("with --logical-shards {} the micro-batches of a replica are its {} shards; remove "
+                      "--micro-batches and --grad-accum-steps",
+                      o.logical_shards, shards));
+    micro_batches = shards;
+    return;
+  }
   if (micro_batches == 0)
-    micro_batches =
-        o.grad_accum_steps > 1 || shards > 1 ? o.grad_accum_steps * shards : kMicroBatchesPerStage * pipeline.stages;
-  if (micro_batches % shards != 0)
-    refuse(fmt::format("--micro-batches {} is not a multiple of the {} logical shards of a replica; use {}",
-                       micro_batches, shards, shards));
-  if (o.grad_accum_steps > 1 && o.grad_accum_steps * shards != micro_batches)
+    micro_batches = o.grad_accum_steps > 1 ? o.grad_accum_steps : kMicroBatchesPerStage * pipeline.stages;
+  if (o.grad_accum_steps > 1 && o.grad_accum_steps != micro_batches)
     refuse(fmt::format("--grad-accum-steps {} and --micro-batches {} differ; with {} use --micro-batches alone",
                        o.grad_accum_steps, micro_batches, given));
-  o.grad_accum_steps = micro_batches / shards;
+  o.grad_accum_steps = micro_batches;
 }
 
 }  // namespace

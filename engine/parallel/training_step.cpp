@@ -71,7 +71,7 @@ void TrainingStep::train_micro_batch(Replica& replica, GradientSync& gradient_sy
 void TrainingStep::train_pipelined(Replica& replica, GradientSync& gradient_sync, const Batch& batch) {
   const int micro_batches = setup_.options.grad_accum_steps;
   for (int micro = 0; micro < micro_batches; ++micro) {
-    replica.progress().reach_micro_batch(micro);
+    replica.progress().reach_micro_batch(micro * replica.local_shards());
     scatter(replica, batch, setup_.micro_batch(batch.size(), micro), micro, /*training=*/true, /*gathers=*/false);
   }
   replica.make_images();
@@ -230,11 +230,13 @@ void TrainingStep::update_average(Replica& replica, GradientSync& gradient_sync)
 void TrainingStep::send(Replica& replica, kernels::Link& link, const Border& border, int item) {
   replica.compute().detail(micro_batch_detail(item));
   link.send(replica.at(border.where), border.desc.layout.bytes, replica.compute());
+  replica.compute().detail(0);
 }
 
 void TrainingStep::receive(Replica& replica, kernels::Link& link, const Border& border, int item) {
   replica.compute().detail(micro_batch_detail(item));
   link.receive(replica.at(border.where), border.desc.layout.bytes, replica.compute());
+  replica.compute().detail(0);
 }
 
 // Runs a pass of the plans of some items. The pass is split into segments at each statistic that needs all shards. An

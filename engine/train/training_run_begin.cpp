@@ -69,9 +69,12 @@ void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
     folder_.events().add_options(config_);
     Scalars memory;
     constexpr double kMebibyte = 1048576;
-    for (int replica = 0; replica < net_.size(); ++replica)
-      memory.emplace_back(fmt::format("Memory/replica {} (MiB)", replica),
-                          static_cast<double>(net_.memory_use(replica).total()) / kMebibyte);
+    const int stages = options_.parallel.pipeline.stages;
+    for (int device = 0; device < net_.size(); ++device) {
+      const std::string stage = stages > 1 ? fmt::format(" stage {}", device % stages) : std::string();
+      memory.emplace_back(fmt::format("Memory/replica {}{} (MiB)", device / stages, stage),
+                          static_cast<double>(net_.memory_use(device).total()) / kMebibyte);
+    }
     folder_.events().add(state_.step, memory);
   });
   if (!resumption_.is_null()) record(resumption_);

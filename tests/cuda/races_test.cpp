@@ -45,7 +45,7 @@ LeftOut leave_out_each_wait(DataParallelOptions options, int device, bool for_ot
   std::uint64_t number = 0;
   const auto train = [&](int steps) {
     for (int i = 0; i < steps; ++i)
-      net.train_step(random_batch(two_layers(), 2, number++), Sgd{.lr = 0.05f, .momentum = 0.9f});
+      net.train_step(random_batch(two_layers(), 4, number++), Sgd{.lr = 0.05f, .momentum = 0.9f});
     net.take_stats();
   };
   train(8);  // until the pinned slots have grown, which waits for the devices
@@ -88,14 +88,16 @@ TEST_CASE("race detector: each wait left out of the engine is detected as the pa
   CHECK(read_text(DP_SIMT_PAGE).find(table) != std::string::npos);
 }
 
-// Two steps of two micro-batches. Each stage waits for the other one's tensors, and before it sends, for the reading of
-// the tensor before the last. The latter waits are silent: a stage sends a tensor only after it has received one that
-// the other stage computed after its reading.
-TEST_CASE("race detector: each tensor that a pipeline stage reads too early is detected") {
+// Each stage waits for the other one's tensors, and before it sends, for the reading of the tensor before the last.
+// With 1f1b and two micro-batches the latter waits are silent: a stage sends a tensor only after it has received one
+// that the other stage computed after its reading. With gpipe the first stage sends further ahead.
+TEST_CASE("race detector: each tensor that a pipeline stage reads or overwrites too early is detected") {
   DataParallelOptions options = on_gpus(2, 2);
   options.pipeline = {.stages = 2, .micro_batches = 2};
   CHECK(leave_out_each_wait(options, 0, true) == LeftOut{8, 4});
   CHECK(leave_out_each_wait(options, 1, true) == LeftOut{8, 4});
+  options.pipeline = {.stages = 2, .micro_batches = 4, .schedule = PipelineSchedule::gpipe};
+  CHECK(leave_out_each_wait(options, 0, true) == LeftOut{16, 12});
 }
 
 // Skips a wait while a step is recorded (its graph then lacks an edge) or at a launch. The waits of replica 0, in

@@ -71,6 +71,29 @@ TEST_CASE("a pipeline on asynchronous streams gives the same bits") {
     }
 }
 
+TEST_CASE(
+    "a pipeline on asynchronous streams may be destroyed within a step, and evaluates larger batches at any time") {
+  const Model model = residual_net();
+  DataParallelOptions options = on_cpus(2);
+  options.pipeline = {.stages = 2, .micro_batches = 3};
+  DataParallel expected(model, options);
+  const Batch small = random_batch(model, 6), large = random_batch(model, 24);
+  const Sgd sgd{.lr = 0.1f, .momentum = 0.9f};
+  const auto train = [&](DataParallel& net) {
+    net.train_step(small, sgd);
+    net.evaluate(large);
+    net.train_step(small, sgd);
+    return net.take_stats().loss_sum;
+  };
+  const double loss = train(expected);
+  for (std::uint64_t seed = 1; seed <= 3; ++seed) {
+    const ThreadedStreams mode(seed, true);
+    DataParallel net(model, options);
+    CHECK(train(net) == loss);
+    net.train_step(small, sgd);  // its last transfers may run when `net` is destroyed
+  }
+}
+
 TEST_CASE("batch normalisation and logical shards on asynchronous streams give the same bits") {
   const Model model = residual_net(/*relu=*/true, /*dropout=*/true);
   for (const int replicas : {2, 3})

@@ -43,7 +43,7 @@ void Reservations::judge_limit(const std::vector<std::size_t>& needs, const std:
     throw Error(ErrorCode::device,
                 fmt::format("out of memory: {} need {} on device {}, but DP_MEMORY_LIMIT leaves {}; {}, or use more "
                             "pipeline stages",
-                            what, in_units(needs[i]), i, in_units(room), fits(room, 1)));
+                            what, in_units(needs[i]), i, in_units(room), fits(i, room, 1)));
   }
 }
 
@@ -69,10 +69,11 @@ void Reservations::judge(const std::vector<std::size_t>& needs, bool together, c
       if (device.kind != DeviceKind::cuda) share = of_host(*setup_.options.process_group, ranks);
     }
     if (share.need <= share.room) continue;
-    throw Error(ErrorCode::device, fmt::format("out of memory: {} of {} need {}, but {} are free ({}); {}", what,
-                                               counted(share.replicas, setup_.pipelined() ? "stage" : "replica"),
-                                               in_units(share.need), in_units(share.room),
-                                               room ? room->limit : "another rank", fits(share.room, share.replicas)));
+    throw Error(ErrorCode::device,
+                fmt::format("out of memory: {} of {} need {}, but {} are free ({}); {}", what,
+                            counted(share.replicas, setup_.pipelined() ? "stage" : "replica"), in_units(share.need),
+                            in_units(share.room), room ? room->limit : "another rank",
+                            fits(first, share.room, share.replicas)));
   }
 }
 
@@ -95,7 +96,7 @@ void Reservations::require_room_for_weights(const kernels::Context& context) {
   }
   std::vector<std::size_t> needs;
   for (std::size_t i = 0; i < setup_.options.devices.size(); ++i) needs.push_back(stages[i % stages.size()]);
-  judge(needs, /*together=*/true, "weights, gradients and statistics", [&](std::size_t room, std::size_t) {
+  judge(needs, /*together=*/true, "weights, gradients and statistics", [&](std::size_t, std::size_t room, std::size_t) {
     const std::size_t fit = promised(room) / std::accumulate(stages.begin(), stages.end(), std::size_t{0});
     return fit == 0 ? "not even one fits: use a smaller model" : "use no more than " + counted(fit);
   });
@@ -116,11 +117,20 @@ PlanOptions Reservations::with_input(const Replica& replica, PlanOptions options
 
 std::size_t Reservations::missing(Replica& replica, const std::vector<BatchKind>& batches) const {
   Replica::ArenaSize size;
+  std::size_t output = 0, gradient = 0;  // that are sent to other stages
   for (const BatchKind& batch : batches)
     for_each_plan(setup_, batch, replica.rank(), replica.stage(), [&](const PlanOptions& plan) {
-      size.grow(replica.planned(with_input(replica, plan)), replica.options());
+      const Plan& planned = replica.planned(with_input(replica, plan));
+      size.grow(planned, replica.options());
+      if (!planned.options().last) output = std::max(output, planned.output().desc.layout.bytes);
+      if (planned.options().training && replica.stage() > 0)
+        gradient = std::max(gradient, planned.input_grad().desc.layout.bytes);
     });
-  return added(replica.arena() ? replica.arena()->bytes() : 0, size.total(replica.options()));
+  std::size_t links = kernels::Link::kSlots * (output + gradient), held = 0;
+  const std::size_t number = team_.local(replica);
+  if (output > 0) held += team_.forward_links[number]->held();
+  if (gradient > 0) held += team_.backward_links[number - 1]->held();
+  return added(replica.arena() ? replica.arena()->bytes() : 0, size.total(replica.options())) + added(held, links);
 }
 
 void Reservations::require_room(const std::vector<BatchKind>& batches, const std::optional<Optimizer>& optimizer,
@@ -134,9 +144,9 @@ void Reservations::require_room(const std::vector<BatchKind>& batches, const std
   std::int64_t rows = 0;
   for (const BatchKind& batch : batches) rows = std::max(rows, batch.rows);
   judge(needs, together, fmt::format("a batch of {}: activations and optimizer state", rows),
-        [&](std::size_t room, std::size_t sharing) {
+        [&](std::size_t device, std::size_t room, std::size_t sharing) {
           // Each replica's share if the free memory is divided equally.
-          const std::size_t each = team_.replicas.front()->memory_use().total() + promised(room) / sharing;
+          const std::size_t each = team_.replicas[device]->memory_use().total() + promised(room) / sharing;
           const std::size_t rounding = setup_.options.devices.front().kind == DeviceKind::cuda ? 0 : kRounding;
           const std::int64_t fits = largest_batch(setup_.model, setup_.options, each - std::min(each, rounding),
                                                   optimizer.value_or(Sgd{.momentum = 0.9f}));
@@ -181,6 +191,7 @@ void Reservations::place_links(Replica& replica, const Plan& plan) {
 }
 
 void Reservations::place(const std::vector<BatchKind>& batches) {
+  if (setup_.pipelined()) team_.wait_for_all();  // no tensor is in a link, whose memory may be replaced
   by_stage([&](Replica& replica, GradientSync&) {
     for (const BatchKind& batch : batches) place(replica, batch);
   });

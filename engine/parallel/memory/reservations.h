@@ -31,7 +31,8 @@ class Reservations {
   void reserve(const BatchKind& batch);
 
  private:
-  using FitsText = std::function<std::string(std::size_t room, std::size_t replicas)>;
+  // What fits into `room` bytes on a device of this process that `replicas` share.
+  using FitsText = std::function<std::string(std::size_t device, std::size_t room, std::size_t replicas)>;
 
   // Error(device) if a replica exceeds replica_limit().
   void judge_limit(const std::vector<std::size_t>& needs, const std::string& what, const FitsText& fits) const;

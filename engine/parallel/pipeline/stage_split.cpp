@@ -149,7 +149,9 @@ std::vector<Cut> possible_cuts(const Model& model) {
     std::size_t first = i;
     while (std::holds_alternative<Flatten>(model.layers()[first - 1].kind)) --first;
     const int crossing = crossing_at(model, static_cast<int>(first));
-    if (crossing > 0)
+    const bool trains = std::ranges::any_of(  // the stage before the cut has parameters
+        model.parameters(), [&](const ParameterSpec& spec) { return spec.layer < static_cast<int>(first); });
+    if (crossing > 0 && trains)
       cuts.push_back({name_of_cut(model, i), static_cast<int>(first), crossing,
                       model.layers()[static_cast<std::size_t>(crossing)].output});
   }
@@ -164,9 +166,9 @@ std::vector<int> balanced_cuts(std::span<const Cut> cuts, std::span<const PieceC
                                               stages, cuts.size(), list_of(cuts), cuts.size() + 1));
   const std::optional<std::vector<int>> chosen = Balance(cuts, pieces, stages, device_bytes).run();
   if (!chosen)
-    throw Error(ErrorCode::device, fmt::format("{} stages do not fit into {} bytes per device; use more stages, or a "
-                                               "smaller batch",
-                                               stages, device_bytes));
+    throw Error(ErrorCode::device, fmt::format("the weights and gradients of {} stages do not fit into {:.1f} MiB per "
+                                               "device; use more stages",
+                                               stages, static_cast<double>(device_bytes) / (1 << 20)));
   return *chosen;
 }
 

@@ -69,9 +69,9 @@ SumCost measure_sums(Replica& replica, kernels::Communicator& communicator, DTyp
 }
 
 std::vector<Bucket> automatic_buckets(const DataParallelOptions& options, const ParameterTable& table,
-                                      std::size_t bucket_bytes, const std::vector<int>& ends) {
+                                      std::size_t bucket_bytes) {
   const bool overlaps = options.devices.front().kind == DeviceKind::cuda && worth_tuning(table);
-  return table.buckets(bucket_bytes, overlaps ? kLastBucket : 0, ends);
+  return table.buckets(bucket_bytes, overlaps ? kLastBucket : 0);
 }
 
 }  // namespace dp::engine

@@ -29,9 +29,9 @@ inline constexpr std::size_t kLastBucket = std::size_t{1} << 20;
 
 // False for small networks, which have only one bucket.
 bool worth_tuning(const ParameterTable& table);
-// The buckets if options.bucket_bytes is not set. `ends`: as for ParameterTable::buckets().
+// The buckets if options.bucket_bytes is not set.
 std::vector<Bucket> automatic_buckets(const DataParallelOptions& options, const ParameterTable& table,
-                                      std::size_t bucket_bytes, const std::vector<int>& ends = {});
+                                      std::size_t bucket_bytes);
 // Collective: every replica calls it with the communicator of its buckets. All-reduces the gradients, which must be
 // zero, in `reduce_dtype`. bytes_per_second counts elements in the arena's type, even if `reduce_dtype` is smaller.
 SumCost measure_sums(Replica& replica, kernels::Communicator& communicator, DType reduce_dtype);

@@ -79,6 +79,7 @@ nlohmann::ordered_json environment_of(const TrainerOptions& options, const Datas
   part["host"] = host();
   part["environment"] = lines_of(describe_environment(kind));
   part["devices"] = devices;
+  if (const int stages = options.parallel.pipeline.stages; stages > 1) part["pipeline_stages"] = stages;
   part["data"] = {{"name", options.dataset_name},
                   {"path", path == options.record.end() ? "" : to_text(path->second)},
                   {"training_images", data.train->size()},

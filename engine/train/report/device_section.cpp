@@ -13,8 +13,10 @@ std::string label_of(const std::vector<RunData>& runs, const RunData& run, std::
   const auto& devices =
       run.parts.empty() ? nlohmann::ordered_json() : run.parts.back().value("devices", nlohmann::ordered_json());
   const bool known = devices.is_array() && replica < devices.size() && devices[replica].is_string();
-  return fmt::format("{}replica {} {}", runs.size() > 1 ? run.name + ", " : "", replica,
-                     known ? devices[replica].get<std::string>() : "");
+  const auto stages = run.parts.empty() ? std::size_t{1} : run.parts.back().value("pipeline_stages", std::size_t{1});
+  const std::string stage = stages > 1 ? fmt::format(" stage {}", replica % stages) : std::string();
+  return fmt::format("{}replica {}{} {}", runs.size() > 1 ? run.name + ", " : "", replica / std::max(stages, {1}),
+                     stage, known ? devices[replica].get<std::string>() : "");
 }
 
 std::string times(const std::vector<RunData>& runs) {

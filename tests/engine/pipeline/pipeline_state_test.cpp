@@ -24,6 +24,18 @@ class MemoryLimit {
   MemoryLimit& operator=(const MemoryLimit&) = delete;
 };
 
+// (sample, its logits), in an order that does not depend on the devices.
+std::vector<std::pair<std::int64_t, std::vector<float>>> by_sample(const EvaluatedLogits& taken) {
+  std::vector<std::pair<std::int64_t, std::vector<float>>> rows;
+  const std::size_t classes = static_cast<std::size_t>(taken.logits.shape()[1]);
+  for (std::size_t i = 0; i < taken.samples.size(); ++i) {
+    const float* const row = taken.logits.data<float>() + i * classes;
+    rows.emplace_back(taken.samples[i], std::vector<float>(row, row + classes));
+  }
+  std::ranges::sort(rows);
+  return rows;
+}
+
 std::string refusal_of(const DataParallelOptions& options) {
   try {
     DataParallel net(small_convnet(), options);
@@ -49,11 +61,12 @@ std::string failure_of(const DataParallelOptions& options, int steps) {
 TEST_CASE("pipeline: an evaluation counts the samples, losses and accuracies of one device") {
   const Model model = residual_net();
   DataParallel one(model, on_cpus(1));
-  for (const Layout& layout : {Layout{1, 2, 3}, {2, 3, 4}}) {
+  for (const Layout& layout : {Layout{1, 2, 3}, {2, 3, 3}}) {
     DataParallel net(model, pipelined(on_cpus(1), layout, one_f_one_b));
     net.set_weights(one.weights());
-    REQUIRE(net.store_logits(3, 17));
-    for (const std::int64_t rows : {17, 4, 1}) {
+    REQUIRE(one.store_logits(4, 9));
+    REQUIRE(net.store_logits(4, 9));
+    for (const std::int64_t rows : {9, 9, 9, 1}) {
       const Batch batch = random_batch(model, rows, static_cast<std::uint64_t>(rows));
       one.evaluate(batch);
       net.evaluate(batch);
@@ -63,7 +76,14 @@ TEST_CASE("pipeline: an evaluation counts the samples, losses and accuracies of 
       CHECK(stats.top5 == expected.top5);
       CHECK(stats.loss_sum == Approx(expected.loss_sum).epsilon(1e-6));  // float32 rows in batches of another size
     }
-    CHECK(net.take_logits().samples.size() == 17 + 4 + 1);
+    const auto expected = by_sample(one.take_logits()), logits = by_sample(net.take_logits());
+    REQUIRE(expected.size() == 9 + 9 + 9 + 1);
+    REQUIRE(logits.size() == expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK(logits[i].first == expected[i].first);
+      for (std::size_t c = 0; c < expected[i].second.size(); ++c)
+        CHECK(logits[i].second[c] == Approx(expected[i].second[c]).margin(1e-5));
+    }
   }
 }
 
@@ -208,7 +228,8 @@ TEST_CASE("pipeline: impossible options are refused, with what would work") {
   refused([](auto& o) { o.split = Split::chunk; }, "--split balanced");
   refused([](auto& o) { o.split_weights = {1}; }, "--split balanced");
   refused([](auto& o) { o.grad_accum_steps = 3; }, "--micro-batches alone");
-  refused([](auto& o) { o.logical_shards = 3; }, "not a multiple of the 3 logical shards");
+  refused([](auto& o) { o.logical_shards = 3; }, "micro-batches of a replica are its 3 shards");
+  refused([](auto& o) { o.pipeline = {.recompute = Recompute::stage}; }, "--pipeline-stages 2 or more");
   refused([](auto& o) { o.logical_shards = 4, o.batch_norm = BatchNormMode::sync; }, "--bn pooled");
   refused([](auto& o) { o.pipeline.stages = 1; }, "--pipeline-stages 2 or more");
   DataParallel net(small_convnet(), good);
@@ -231,7 +252,7 @@ TEST_CASE("pipeline: the stages are described in one line") {
 
 TEST_CASE("pipeline: a failure in any phase of any stage names replica, stage and micro-batch, and ends all") {
   int number = 0;
-  for (const char* phase : {"scatter", "forward", "backward", "reduce", "update"})
+  for (const char* phase : {"scatter", "forward", "backward", "reduce", "update", "broadcast"})
     for (const int stage : {0, 1, 2}) {
       const bool passes = phase == std::string("forward") || phase == std::string("backward");
       const std::string replica = std::to_string(number % 2);
@@ -245,7 +266,21 @@ TEST_CASE("pipeline: a failure in any phase of any stage names replica, stage an
     }
 }
 
-TEST_CASE("pipeline: a NaN in any stage is found, or the step is skipped on all stages alike") {
+TEST_CASE("pipeline: a NaN in any stage ends the run") {
+  for (const char* phase : {"forward", "backward"})
+    for (const int stage : {0, 1, 2}) {
+      FailEnvironment fail("nan:" + std::string(phase) + ":stage" + std::to_string(stage) + ":micro1:step1");
+      DataParallel net(residual_net(/*relu=*/false), pipelined(on_cpus(1), {1, 3, 4}, one_f_one_b));
+      INFO(phase << " of stage " << stage);
+      const auto train = [&] {
+        for (int step = 0; step < 2; ++step) net.train_step(random_batch(net.model(), 9), kSgd);
+        net.take_stats();
+      };
+      CHECK_THROWS_WITH(train(), Catch::Contains("not finite"));
+    }
+}
+
+TEST_CASE("pipeline: with --on-nonfinite skip, all stages skip a step with a NaN in any stage") {
   for (const char* phase : {"forward", "backward"})
     for (const int stage : {0, 1, 2}) {
       FailEnvironment fail("nan:" + std::string(phase) + ":stage" + std::to_string(stage) + ":micro1:step1");
@@ -273,5 +308,6 @@ TEST_CASE("pipeline: a stalled stage is named by the watchdog, with its micro-ba
   DataParallelOptions options = pipelined(on_cpus(1), {1, 3, 4}, one_f_one_b);
   options.timeout_seconds = 2;
   const std::string failure = failure_of(options, 3);
-  CHECK_THAT(failure, Catch::Contains("stage 1 (cpu)") && Catch::Contains("forward of micro-batch 2 of step 1"));
+  CHECK_THAT(failure, Catch::Contains("replica 0 stage 1 (cpu) is stalled in forward of micro-batch 2 of step 1") &&
+                          Catch::Contains("replica 0 stage 2 (cpu) is waiting in forward of micro-batch "));
 }

@@ -31,16 +31,16 @@ void check_same(const Trained& one, const Trained& other) {
 
 DataParallelOptions pipelined(DataParallelOptions options, const Layout& layout, PipelineSchedule schedule) {
   options.devices.assign(static_cast<std::size_t>(layout.replicas * layout.stages), options.devices.front());
-  options.pipeline = {.stages = layout.stages,
-                      .micro_batches = layout.micro_batches,
-                      .schedule = schedule,
-                      .recompute = options.pipeline.recompute};
+  options.pipeline.stages = layout.stages;
+  options.pipeline.micro_batches = layout.micro_batches;
+  options.pipeline.schedule = schedule;
   return options;
 }
 
 DataParallelOptions accumulating(DataParallelOptions options, const Layout& layout) {
   options.devices.assign(static_cast<std::size_t>(layout.replicas), options.devices.front());
   options.grad_accum_steps = layout.micro_batches;
+  options.pipeline = {};
   return options;
 }
 
@@ -64,6 +64,7 @@ void check_logical_shards(BatchNormMode mode, std::int64_t rows, const std::vect
   const Trained expected = train(model, options, rows);
   for (const Layout& layout : layouts)
     for (const PipelineSchedule schedule : schedules) {
+      if (layout.stages == 1 && schedule != schedules.front()) continue;  // has no schedule
       INFO(layout.replicas << " replicas of " << layout.stages << " stages, schedule " << static_cast<int>(schedule)
                            << ", mode " << static_cast<int>(mode) << ", " << rows << " rows");
       Trained trained = train(model, pipelined(options, layout, schedule), rows);
