@@ -34,7 +34,8 @@ struct Figures {
 Figures figures_of(const PipelineCase& one, const Measured& measured) {
   const double balance = median(values_of(measured, "balance"));
   // Where no two stages work at once, the balance does not matter.
-  const double share = (1 - measured.ready.number("bubble_formula")) * (one.schedule == "none" ? 1 : balance);
+  const bool overlaps = one.schedule != "none" && one.micro_batches > 1;
+  const double share = (1 - measured.ready.number("bubble_formula")) * (overlaps ? balance : 1);
   return {&one, &measured, !measured.seconds_per_step.empty(), !one.schedule.empty(), measured.spec.devices * share};
 }
 
@@ -69,7 +70,8 @@ class Sections {
     for (const Figures& figures : figures_) section.rows.push_back(measured_row(figures));
     section.text =
         "Split size: images of a micro-batch on a replica. Speed-up: median of the ratios of each round to the single "
-        "device, with its 95 % confidence interval. Bound: devices x (1 - bubble by formula) x balance. Bubble: idle "
+        "device, with its 95 % confidence interval. Bound: devices x (1 - bubble by formula) x balance; "
+        "with few micro-batches an uneven split costs less than that, and a row can exceed 100 %. Bubble: idle "
         "share of the devices' time, measured, and by the formula for stages of equal time. Balance: computing time "
         "of the mean stage divided by that of the slowest. MiB/device: memory of the engine on the fullest device.";
     return section;
@@ -89,7 +91,7 @@ class Sections {
       if (figures.exists && figures.pipelined) section.rows.push_back(simulated_row(figures));
     section.text =
         "The schedule with the measured forward and backward times of each stage: stages wait only for each other's "
-        "micro-batches. A measured step is longer by what the simulation leaves out.";
+        "micro-batches.";
     return section;
   }
 

@@ -31,9 +31,10 @@ PipelineFigures pipeline_figures(const PipelineOptions& pipeline, std::span<cons
   PipelineFigures figures;
   figures.bubble = std::max(0.0, 1 - working / (static_cast<double>(times.size()) * seconds));
   figures.balance = all / static_cast<double>(stages) / *std::ranges::max_element(computing);
-  figures.simulated =
-      engine::simulate(pipeline.schedule, per_micro_batch, pipeline.micro_batches, /*hand_over=*/0).seconds +
-      *std::ranges::max_element(others);
+  const std::vector<double> finished =
+      engine::simulate(pipeline.schedule, per_micro_batch, pipeline.micro_batches, /*hand_over=*/0).finished;
+  for (std::size_t stage = 0; stage < stages; ++stage)
+    figures.simulated = std::max(figures.simulated, finished[stage] + others[stage]);
   return figures;
 }
 

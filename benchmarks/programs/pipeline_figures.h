@@ -15,7 +15,7 @@ struct PipelineFigures {
 };
 // `times`: of `steps` steps that took `seconds`, one entry per device; stage s of replica r is number r * stages + s.
 // The simulation halves the time of backward work between input and weight gradients, which is not measured. It adds
-// the work outside forward and backward passes of the stage that has the most of it.
+// the work outside forward and backward passes at the end of each stage.
 PipelineFigures pipeline_figures(const PipelineOptions& pipeline, std::span<const PhaseTimes> times, int steps,
                                  double seconds);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 namespace dp::engine {
 namespace {
@@ -115,6 +116,7 @@ SimulatedPipeline simulate(PipelineSchedule schedule, std::span<const StageSecon
     busy += micro_batches * (stages[stage].forward + stages[stage].input_gradient + stages[stage].weight_gradient);
   }
   result.bubble = 1 - busy / (result.seconds * static_cast<double>(count));
+  result.finished = std::move(now);
   return result;
 }
 

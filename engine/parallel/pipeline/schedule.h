@@ -51,8 +51,9 @@ struct StageSeconds {
   double forward = 0, input_gradient = 0, weight_gradient = 0;
 };
 struct SimulatedPipeline {
-  double seconds = 0;  // from the start of the first action to the end of the last
-  double bubble = 0;   // idle share of the stages' time, from 0 to 1
+  double seconds = 0;              // from the start of the first action to the end of the last
+  double bubble = 0;               // idle share of the stages' time, from 0 to 1
+  std::vector<double> finished{};  // when each stage ends its last action
 };
 
 // Simulates a schedule. A stage starts its next action when the input has arrived. A transfer between stages takes
