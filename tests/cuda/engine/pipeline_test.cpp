@@ -1,5 +1,6 @@
 // Pipelines on simulated GPUs: the bits of the same micro-batches on one GPU per replica. Layers are not fused with
-// their neighbours here: a fused op cannot be split between two stages, and its bits may differ from those of its parts.
+// their neighbours here: a fused op cannot be split between two stages, and its bits may differ from those of its
+// parts.
 #include "cuda/simulated_gpus.h"
 #include "dp/error.h"
 #include "engine/base/test_modes.h"
