@@ -90,7 +90,7 @@ std::vector<OptionRow> parallel_rows() {
        {"pipeline-split = \"fc1\"", "-resolved: pipeline-split"},
        Weights::same,
        Setting::convnet,
-       {"--pipeline-stages", "2"},
+       {"--pipeline-stages", "2", "--model", "mnist_convnet"},
        [](const Ran&, const Ran& run) {
          CHECK_THAT(run.summary["pipeline"].get<std::string>(), Catch::Contains("2 stages at fc1"));
        }},
