@@ -26,8 +26,8 @@ std::string eval_line(const Stats& stats, std::int64_t classes);
 std::string epoch_line(const EpochReport& report, std::int64_t classes, Width width = 0);
 // Model, replicas and resolved options. Several lines, each with a line end.
 std::string start_table(const DataParallel& net, const TrainerOptions& options);
-// Seconds of each phase, one column per replica, or with a pipeline of `stages` stages one per stage of each replica. If
-// not all columns fit side by side, there are several tables. Empty without phases.
+// Seconds of each phase, one column per replica, or with a pipeline of `stages` stages one per stage of each replica.
+// If not all columns fit side by side, there are several tables. Empty without phases.
 std::string phase_table(const std::vector<std::string>& devices, const std::vector<PhaseTimes>& times, Width width = 0,
                         int stages = 1);
 // One row per layer and a total. The floor is "-" if it is not known.
