@@ -1,5 +1,5 @@
-// A one-way queue of tensors from one replica to another, for the stages of a pipeline. Unlike in a collective, the
-// sender does not wait for the receiver unless the queue is full.
+// A queue that passes tensors from one stage of a pipeline to a neighbouring stage. The sender waits for the receiver
+// only if the queue is full.
 #pragma once
 
 #include <cstddef>

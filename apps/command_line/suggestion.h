@@ -6,8 +6,9 @@
 
 namespace command_line {
 
-// Returns the name with the fewest typing errors. If no name is close, returns the shortest option that contains the
-// same words ("--model-ema" for "--ema"). Returns an empty text if there is none.
+// Returns the name that needs the fewest typing corrections to become the given word. If all names differ too much,
+// returns the shortest option that contains the words of the given one: "--model-ema" for "--ema". If no option
+// contains them, returns an empty text.
 std::string closest(const std::string& word, const std::vector<std::string>& names);
 
 // "; did you mean NAME?", or empty.

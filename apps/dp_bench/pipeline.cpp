@@ -9,7 +9,7 @@
 namespace dp_bench {
 namespace {
 
-// Of the published experiment, whose batch is 120.
+// The split sizes of the published experiment. Its batch has 120 images.
 constexpr std::int64_t kPublishedSizes[] = {1, 2, 4, 6, 8, 10, 12, 20, 30, 40, 60, 120};
 
 std::int64_t rounded_up(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -27,7 +27,7 @@ std::vector<int> micro_batches_of(const PipelineBench& bench) {
   return counts;
 }
 
-// dp::Error(usage) if the engine refuses the stages or the cuts.
+// Throws dp::Error(usage) if the engine refuses the stages or the cuts.
 void check_stages(const PipelineBench& bench) {
   const StepOptions& step = bench.step;
   dp::DataParallelOptions parallel = step.run.parallel;

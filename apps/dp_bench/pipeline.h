@@ -31,10 +31,11 @@ struct PipelineCase {
   bool has_split_size = true;   // false: always the whole batch at once
 };
 
-// Resolves all automatic choices. dp::Error(usage) also if the model cannot be split like this.
+// Resolves all automatic choices. Throws dp::Error(usage) for impossible options, and if the model cannot be split as
+// the options say.
 PipelineBench resolved(PipelineBench bench);
-// The first case is one device, the second one the model-parallel one: all stages, the whole batch at once. Split sizes
-// that result in the same number of micro-batches are one case. `bench` must be resolved.
+// The first case is a single device. The second case has all stages and the whole batch at once. Then follow the
+// schedules. Split sizes that give the same number of micro-batches are one case. `bench` must be resolved.
 std::vector<PipelineCase> cases_of(const PipelineBench& bench);
 VariantSpec variant_of(const PipelineBench& bench, const PipelineCase& one);
 // `result` has one variant per case.

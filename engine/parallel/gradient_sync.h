@@ -23,7 +23,7 @@ kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks
 
 // The norm of the gradient over all stages of a pipeline.
 struct NormOfStages {
-  // Between the stages of one replica; the last stage is rank 0. Null without a pipeline, or if no norm is computed.
+  // Connects the stages of one replica. The last stage has rank 0. Null without a pipeline, or if no norm is computed.
   std::unique_ptr<kernels::Communicator> communicator;
   std::vector<std::int64_t> blocks;  // partial sums of each stage, by rank
 };

@@ -13,12 +13,12 @@ namespace dp::engine {
 namespace {
 
 constexpr std::size_t kParameterCopies = 2;  // at least: weights and gradients
-// Of the modelled device: how many operations take the time of one byte. CPUs and GPUs have about this ratio. It is not
-// measured, so that every run and every estimate chooses the same cuts.
+// The modelled device computes this many operations in the time that it takes to read or write one byte. The ratio is
+// a constant, so every run and every estimate chooses the same cuts.
 constexpr double kFlopsPerByte = 10;
 
-// Calls f(plan, last) for a plan of each part that chooses its own parameter layouts, in order. A part reads the output
-// of the one before it.
+// Calls f(part, plan) for each part of the model, in order. The plan chooses the part's parameter layouts. Each part
+// reads the output of the previous part.
 template <typename F>
 void for_each_part(const ModelSetup& setup, const std::vector<Model>& parts, kernels::Context& context, F&& f) {
   PlanOptions options = setup.plan_options(0, kLayoutRows, /*training=*/true, /*accumulate=*/false, /*gathers=*/true);
@@ -39,7 +39,7 @@ std::size_t memory_per_device(const DataParallelOptions& options) {
   return room->bytes / static_cast<std::size_t>(sharing);
 }
 
-// The modelled costs of the layers between neighbouring cuts.
+// Models the costs of the layers between each two neighbouring cuts.
 std::vector<PieceCost> costs_between(const ModelSetup& setup, const std::vector<Cut>& cuts, kernels::Context& context) {
   const kernels::Rates rates{.flops = kFlopsPerByte, .bytes = 1, .source = "modelled"};
   std::vector<PieceCost> costs;
@@ -50,7 +50,7 @@ std::vector<PieceCost> costs_between(const ModelSetup& setup, const std::vector<
   return costs;
 }
 
-// The mean stage's time divided by the slowest one's. `chosen`: the cuts between the stages.
+// Divides the mean time of the stages by the time of the slowest stage. `chosen`: the cuts between the stages.
 double balance_of(const std::vector<PieceCost>& costs, const std::vector<int>& chosen) {
   double all = 0, slowest = 0, stage = 0;
   for (std::size_t piece = 0, next = 0; piece < costs.size(); ++piece) {
@@ -133,8 +133,8 @@ Replica::Sizes ModelSetup::sizes_of(int rank, int stage_index, const kernels::Co
 }
 
 std::vector<Bucket> ModelSetup::buckets_of(const Stage& stage, std::size_t usual_bytes) const {
-  // The norm of the gradient adds partial sums of each bucket. To have the same bits for any number of stages, buckets
-  // then end wherever a stage may.
+  // The gradient's norm is the sum of partial sums of the buckets. If it is needed, a bucket also ends at every place
+  // where a stage may end. The norm then has the same bits for any number of stages.
   std::vector<int> ends;
   if (update_waits_for_gradient())
     for (const Cut& cut : possible_cuts(stage.model)) {

@@ -21,8 +21,8 @@ namespace dp::engine {
 // Rows of the plan that chooses the parameter layouts. The layouts hardly depend on the batch size.
 inline constexpr std::int64_t kLayoutRows = 32;
 
-// Consecutive layers of the model, which one device per replica holds. Without a pipeline the only stage is the whole
-// model.
+// A stage consists of consecutive layers of the model. Each replica holds it on one device. Without a pipeline, there
+// is one stage: the whole model.
 struct Stage {
   Stage(Model part, const DataParallelOptions& options);
 
@@ -40,8 +40,8 @@ struct Stage {
 struct ModelSetup {
   ModelSetup(const Model& m, DataParallelOptions resolved) : model(m), options(std::move(resolved)) {}
 
-  // Sets the stages. `context`: of a device like those of the replicas; it chooses the parameter
-  // layouts. Error(usage) if the model has no parameters, or for options that do not fit the model.
+  // Makes the stages. `context` belongs to a device of the replicas' kind and chooses the parameter layouts. Throws
+  // Error(usage) if the model has no parameters, or if the options do not fit the model.
   void make_stages(kernels::Context& context);
 
   int size() const { return ranks_of(options); }               // replicas of all ranks
@@ -106,11 +106,11 @@ struct ModelSetup {
   DataParallelOptions options;  // resolved
   const Failpoints failpoints;
   std::vector<Cut> cuts;     // between the stages
-  double balance = 1;        // modelled time of the mean stage / of the slowest one
+  double balance = 1;        // mean modelled time of the stages, divided by that of the slowest
   std::deque<Stage> stages;  // in forward order
 
  private:
-  // Those of the options, or those that balance the modelled times of the stages.
+  // Takes the cuts of the options. If there are none, selects cuts that balance the modelled times of the stages.
   void choose_cuts(kernels::Context& context);
 };
 

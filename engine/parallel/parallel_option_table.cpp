@@ -180,6 +180,18 @@ void add_to_pipeline(Table& table, const char* name, Accepts accepts, const char
       .shown(default_text);
 }
 
+// A row of an option with a fixed set of values. `names` are those of the enumerators, in their order.
+template <typename Enum>
+void add_choice_to_pipeline(Table& table, const char* name, const std::vector<std::string>& names,
+                            const char* default_text, const char* help, Enum PipelineOptions::*member) {
+  add_to_pipeline(
+      table, name, accepts::one_of(names), default_text, help,
+      [names, member](const PipelineOptions& p) { return names.at(static_cast<std::size_t>(p.*member)); },
+      [names, member](PipelineOptions& p, const std::string& text) {
+        p.*member = static_cast<Enum>(std::ranges::find(names, text) - names.begin());
+      });
+}
+
 void add_pipeline(Table& table) {
   constexpr int kMostStages = 64;
   table.group("Pipeline");
@@ -191,27 +203,18 @@ void add_pipeline(Table& table) {
       "micro-batches of a step on each replica: auto (four per stage), or a number; replaces --grad-accum-steps",
       [](const PipelineOptions& p) { return p.micro_batches == 0 ? "auto" : std::to_string(p.micro_batches); },
       [](PipelineOptions& p, const std::string& text) { p.micro_batches = micro_batches_from(text); });
-  const std::vector<std::string> schedules{"none", "gpipe", "1f1b", "zb-h1"};
-  add_to_pipeline(
-      table, "schedule", accepts::one_of(schedules), "1f1b",
-      "order of a pipeline's work: none (one stage at a time), gpipe, 1f1b, zb-h1 (least idle time)",
-      [schedules](const PipelineOptions& p) { return schedules.at(static_cast<std::size_t>(p.schedule)); },
-      [schedules](PipelineOptions& p, const std::string& text) {
-        p.schedule = static_cast<PipelineSchedule>(std::ranges::find(schedules, text) - schedules.begin());
-      });
+  add_choice_to_pipeline(table, "schedule", {"none", "gpipe", "1f1b", "zb-h1"}, "1f1b",
+                         "order of a pipeline's work: none (one stage at a time), gpipe, 1f1b, zb-h1 (least idle time)",
+                         &PipelineOptions::schedule);
   add_to_pipeline(
       table, "pipeline-split", accepts::text("auto, or the first layer of each stage but the first"), "auto",
       "where the stages begin: auto (equal modelled times), or layers such as layer2.0,layer4.0",
       [](const PipelineOptions& p) { return p.cuts.empty() ? "auto" : fmt::format("{}", fmt::join(p.cuts, ",")); },
       [](PipelineOptions& p, const std::string& text) { p.cuts = cuts_from(text); });
-  const std::vector<std::string> recomputes{"none", "stage", "except-last"};
-  add_to_pipeline(
-      table, "recompute", accepts::one_of(recomputes), "none",
+  add_choice_to_pipeline(
+      table, "recompute", {"none", "stage", "except-last"}, "none",
       "stages that save only their input and compute their activations twice: none, stage (all), except-last",
-      [recomputes](const PipelineOptions& p) { return recomputes.at(static_cast<std::size_t>(p.recompute)); },
-      [recomputes](PipelineOptions& p, const std::string& text) {
-        p.recompute = static_cast<Recompute>(std::ranges::find(recomputes, text) - recomputes.begin());
-      });
+      &PipelineOptions::recompute);
 }
 
 void add_kernels(Table& table) {

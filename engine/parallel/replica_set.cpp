@@ -49,7 +49,7 @@ void ReplicaSet::await_devices() noexcept {
   }
 }
 
-// Links are used by the compute streams, which may still run the last step.
+// The compute streams use the links, and they may still run the last step.
 void ReplicaSet::finish_links() noexcept {
   if (forward_links.empty() || pool.failed()) return;
   try {

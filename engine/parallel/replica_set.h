@@ -88,18 +88,19 @@ class ReplicaSet {
   }
   void wait_for_all();  // until every device is idle
 
-  // For construction, when the replicas exist.
-  // One communicator per worker, between the replicas of its stage.
+  // Call the next three during construction, when the replicas exist.
+  // Makes one communicator per worker. It connects the replicas of the worker's stage.
   void connect(std::vector<std::unique_ptr<kernels::Communicator>>& all, kernels::Backend& backend,
                const std::string& communicator);
   void link(kernels::Backend& backend);  // makes the links
-  // One entry per worker. `buckets`: of each stage. Empty entries unless a norm over several stages is needed.
+  // Returns one entry per worker. The entries are empty if no norm over several stages is needed. `buckets`: one list
+  // per stage.
   std::vector<NormOfStages> join_norms(const std::vector<std::vector<Bucket>>& buckets);
 
   std::size_t local(const Replica& replica) const {
     return number(replica.rank() - replicas.front()->rank(), replica.stage());
   }
-  // The number of a stage of a replica of this process.
+  // Returns the worker's number for this stage of this replica. Both are counted from 0 in this process.
   std::size_t number(int replica, int stage) const {
     return static_cast<std::size_t>(replica * setup.stage_count() + stage);
   }
@@ -117,7 +118,8 @@ class ReplicaSet {
   std::vector<std::unique_ptr<Replica>> replicas;
   std::vector<std::unique_ptr<GradientSync>> gradient_syncs;
   std::vector<std::unique_ptr<kernels::Communicator>> io;  // for all but gradients and weights; empty for one replica
-  // Pipelines: the links between stage s and stage s + 1 of each replica, numbered like stage s; null for the last one.
+  // With a pipeline: the links between stages s and s + 1 of a replica have the number of stage s. The entries of the
+  // last stage are null.
   std::vector<std::unique_ptr<kernels::Link>> forward_links, backward_links;
   std::int64_t step = 0;  // completed training steps; the next step's dropout key
 

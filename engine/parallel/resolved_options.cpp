@@ -115,7 +115,8 @@ void check_split_weights(const DataParallelOptions& o) {
 
 constexpr int kMicroBatchesPerStage = 4;
 
-// Micro-batches become grad_accum_steps and logical shards, in which a step is computed with and without a pipeline.
+// Expresses the micro-batches by grad_accum_steps and logical shards. Training steps use only these two, with and
+// without a pipeline.
 void resolve_pipeline(DataParallelOptions& o) {
   PipelineOptions& pipeline = o.pipeline;
   if (pipeline.stages == 1) {

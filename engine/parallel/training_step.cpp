@@ -67,7 +67,7 @@ void TrainingStep::train_micro_batch(Replica& replica, GradientSync& gradient_sy
   if (last) update(replica, gradient_sync);
 }
 
-// All micro-batches of the step, on one stage of the replica.
+// Runs all micro-batches of the step on one stage of the replica.
 void TrainingStep::train_pipelined(Replica& replica, GradientSync& gradient_sync, const Batch& batch) {
   const int micro_batches = setup_.options.grad_accum_steps;
   for (int micro = 0; micro < micro_batches; ++micro) {
@@ -162,7 +162,7 @@ void TrainingStep::update_running_statistics(Replica& replica, int first_item) {
   if (replica.rank() == 0 && plan != nullptr) replica.run(plan->running());
 }
 
-// Only the last stage has the loss.
+// Only the last stage computes the loss.
 void TrainingStep::loss(Replica& replica, Items items) {
   if (!setup_.is_last(replica.stage())) return;
   replica.enter(Phase::loss);
@@ -213,7 +213,7 @@ void TrainingStep::backward(Replica& replica, GradientSync& gradient_sync, Items
     gradient_sync.entries_ready(0);  // remaining buckets; without rows, all
 }
 
-// After the last backward pass of the step.
+// Call it after the last backward pass of the step.
 void TrainingStep::update(Replica& replica, GradientSync& gradient_sync) {
   replica.enter(Phase::update);
   if (setup_.update_waits_for_gradient()) gradient_sync.update(/*norm=*/true);
@@ -226,7 +226,7 @@ void TrainingStep::update_average(Replica& replica, GradientSync& gradient_sync)
   averages_[static_cast<std::size_t>(replica.stage())]->update();
 }
 
-// Between two stages: the tensor of the selected item.
+// send() and receive() transfer a tensor of the selected item to or from a neighbouring stage.
 void TrainingStep::send(Replica& replica, kernels::Link& link, const Border& border, int item) {
   replica.compute().detail(micro_batch_detail(item));
   link.send(replica.at(border.where), border.desc.layout.bytes, replica.compute());

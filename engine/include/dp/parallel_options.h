@@ -71,23 +71,24 @@ enum class PipelineSchedule {
   zero_bubble,    // as one_f_one_b; weight gradients fill the idle time at the end of a step (ZB-H1)
 };
 
-// Which stages of a pipeline save only their input for backward, and compute their activations a second time. A stage
-// then saves the activations of one micro-batch, and the inputs of the others in progress.
+// Selects the stages that save memory by computing their activations twice. Such a stage saves the inputs of all
+// micro-batches in progress, but the activations of only one. It computes the activations again before backward.
 enum class Recompute {
   none,
   stage,        // all stages
   except_last,  // all but the last one, which with one_f_one_b has only one micro-batch in progress
 };
 
-// A replica whose layers are spread over several devices, for models that are too large for one. The batch of a replica
-// is split into micro-batches; while a stage works on one, its neighbours work on others. The weights are those of
-// grad_accum_steps micro-batches on one device, bit for bit on CPUs.
+// Options for a model that is too large for one device. Each replica uses several devices, and each of them holds some
+// layers: a stage. A replica's share of the batch is split into micro-batches, and the stages work on different
+// micro-batches at the same time. On CPUs, training gives the same bits as with grad_accum_steps micro-batches on one
+// device.
 struct PipelineOptions {
-  int stages = 1;         // devices of one replica: `stages` neighbours in DataParallelOptions::devices
+  int stages = 1;         // devices per replica; they are consecutive in DataParallelOptions::devices
   int micro_batches = 0;  // per step and replica; 0: grad_accum_steps if that is set, or else four per stage
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
-  // Where to split the model: the first block or layer of each stage but the first, such as "layer3.0". Empty: where
-  // the modelled times of the stages are most equal.
+  // The first block or layer of each stage, without the first stage: {"layer3.0"} for two stages. Empty: the engine
+  // splits the model so that the modelled times of the stages are as equal as possible.
   std::vector<std::string> cuts{};
   Recompute recompute = Recompute::none;  // not with zero_bubble
 };

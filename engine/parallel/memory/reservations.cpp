@@ -191,7 +191,7 @@ void Reservations::place_links(Replica& replica, const Plan& plan) {
 }
 
 void Reservations::place(const std::vector<BatchKind>& batches) {
-  if (setup_.pipelined()) team_.wait_for_all();  // no tensor is in a link, whose memory may be replaced
+  if (setup_.pipelined()) team_.wait_for_all();  // place() may replace the links' memory; they must be empty
   by_stage([&](Replica& replica, GradientSync&) {
     for (const BatchKind& batch : batches) place(replica, batch);
   });

@@ -31,7 +31,8 @@ class Reservations {
   void reserve(const BatchKind& batch);
 
  private:
-  // What fits into `room` bytes on a device of this process that `replicas` share.
+  // Returns a text that says what fits into `room` bytes. The device has this number in this process, and `replicas`
+  // share it.
   using FitsText = std::function<std::string(std::size_t device, std::size_t room, std::size_t replicas)>;
 
   // Error(device) if a replica exceeds replica_limit().
@@ -46,7 +47,7 @@ class Reservations {
   // Calls f(replica, gradient_sync) on every worker, stage by stage: a stage's plans depend on those before it.
   template <typename F>
   void by_stage(F&& f);
-  // The same options with the input of the replica's stage.
+  // Returns the options with PlanOptions::input set for the replica's stage.
   PlanOptions with_input(const Replica& replica, PlanOptions options) const;
 
   ReplicaSet& team_;

@@ -39,7 +39,8 @@ class MovingAverage {
   std::unique_ptr<kernels::Op> update_values_, update_buffers_;  // update_buffers_: null without running statistics
 };
 
-// One for each stage, on the master; empty without ema_decay, and in processes without the master.
+// The master has one moving average per stage. The list is empty without ema_decay, and in processes that do not
+// contain the master.
 using MovingAverages = std::vector<std::unique_ptr<MovingAverage>>;
 
 }  // namespace dp::engine

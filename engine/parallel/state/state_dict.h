@@ -68,7 +68,7 @@ class StateDict {
   // Copies the parts of an arena from the replicas that own them into one buffer on the first replica of the stage.
   std::unique_ptr<kernels::Buffer> assemble(Replica& first, Arena arena, std::size_t slot);
   Tensors parts(Arena arena, std::size_t slot);
-  // Of the replica's stage.
+  // These work on the stage of the replica.
   Tensors weights_of(Replica& first);
   Tensors export_entries(Replica& first, const std::byte* arena, double factor);
   Tensors export_buffers(Replica& first);
