@@ -4,11 +4,12 @@ find_program(DP_CCACHE ccache)
 mark_as_advanced(DP_CCACHE)
 if(DP_CCACHE)
   # SLOPPINESS: without it ccache does not cache files compiled with a precompiled header. BASEDIR and NOHASHDIR: a
-  # second clone finds what the first has compiled.
+  # second clone, or a project that embeds dp, finds what the first build has compiled, if its build folder is equally
+  # deep below dp's sources.
   foreach(dp_language CXX CUDA)
     if(NOT DEFINED CMAKE_${dp_language}_COMPILER_LAUNCHER)
       set(CMAKE_${dp_language}_COMPILER_LAUNCHER
-          ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${CMAKE_SOURCE_DIR}
+          ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}
           CCACHE_NOHASHDIR=1 ${DP_CCACHE})
     endif()
   endforeach()

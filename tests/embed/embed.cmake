@@ -1,11 +1,15 @@
 # Copies a project out of the tree, builds it against dp and runs it. Usage: cmake -D... -P, with
 #   PROJECT                the project's folder
-#   WORK                   the build folder, which is recreated
+#   WORK                   a folder for the copy, which is recreated
+#   FOLDER                 the build folder, which is recreated; WORK/build if not given
 #   DP_PREFIX or DP_SOURCE where find_package(dp) or add_subdirectory finds dp
 #   OPTIONS                options of the outer CMake that decide how dp is compiled
 cmake_minimum_required(VERSION 3.25)
 cmake_path(GET PROJECT FILENAME name)
-file(REMOVE_RECURSE ${WORK})
+if(NOT FOLDER)
+  set(FOLDER ${WORK}/build)
+endif()
+file(REMOVE_RECURSE ${WORK} ${FOLDER})
 file(COPY ${PROJECT}/ DESTINATION ${WORK}/source)
 
 if(DP_PREFIX)
@@ -15,12 +19,12 @@ else()
   set(where -DDP_SOURCE_DIR=${DP_SOURCE})
   set(public_include ${DP_SOURCE}/engine/include)
 endif()
-execute_process(COMMAND ${CMAKE_COMMAND} -S ${WORK}/source -B ${WORK}/build -DCMAKE_EXPORT_COMPILE_COMMANDS=ON ${where} ${OPTIONS}
+execute_process(COMMAND ${CMAKE_COMMAND} -S ${WORK}/source -B ${FOLDER} -DCMAKE_EXPORT_COMPILE_COMMANDS=ON ${where} ${OPTIONS}
                 COMMAND_ERROR_IS_FATAL ANY)
-execute_process(COMMAND ${CMAKE_COMMAND} --build ${WORK}/build -j 2 COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${CMAKE_COMMAND} --build ${FOLDER} -j 2 COMMAND_ERROR_IS_FATAL ANY)
 
 # dp's own compile flags are not passed on: the embedder gets a single include path, and no tests.
-file(READ ${WORK}/build/compile_commands.json commands)
+file(READ ${FOLDER}/compile_commands.json commands)
 string(JSON count LENGTH "${commands}")
 math(EXPR last "${count} - 1")
 set(seen FALSE)
@@ -45,4 +49,4 @@ if(NOT seen)
   message(FATAL_ERROR "main.cpp was not compiled")
 endif()
 
-execute_process(COMMAND ${WORK}/build/${name} COMMAND_ERROR_IS_FATAL ANY)
+execute_process(COMMAND ${FOLDER}/${name} COMMAND_ERROR_IS_FATAL ANY)
