@@ -15,6 +15,10 @@ TEST_CASE("a fused step of ResNet50 has torchvision's gradients, synchronised ov
   check_fused_resnet(kResnet50.golden(), kResnet50.kinkless_case(), 2);
 }
 
+TEST_CASE("two stages of ResNet50 have torchvision's gradients, synchronised over two replicas") {
+  check_fused_resnet(kResnet50.golden(), kResnet50.kinkless_case(), 2, 2);
+}
+
 TEST_CASE("ResNet34 and ResNet50 start from torchvision's distributions") {
   for (const DeepResnet& net : {kResnet34, kResnet50}) check_resnet_start(net.golden(), net.make, net.parameters);
 }

@@ -76,12 +76,10 @@ void check_end(const DataParallel& net, const GoldenFile& golden, double toleran
   }
 }
 
-void check_six_steps(DeviceKind kind, int replicas, Reduce reduce, Split split, double tolerance,
-                     double loss_tolerance) {
-  INFO("replicas " << replicas << " reduce " << static_cast<int>(reduce) << " split " << static_cast<int>(split));
+void check_six_steps(const DataParallelOptions& options, double tolerance, double loss_tolerance) {
   const GoldenFile golden("mnist_steps.safetensors");
   const std::vector<double> losses = golden.values("steps.loss").values;
-  DataParallel net(models::mnist_convnet(), options_for(kind, replicas, reduce, split));
+  DataParallel net(models::mnist_convnet(), options);
   check_start(net);
   for (int step = 0; step < kGoldenSteps; ++step) {
     const Batch batch = golden_batch(step);
@@ -92,6 +90,12 @@ void check_six_steps(DeviceKind kind, int replicas, Reduce reduce, Split split, 
   }
   check_end(net, golden, tolerance);
   CHECK(net.replicas_identical());
+}
+
+void check_six_steps(DeviceKind kind, int replicas, Reduce reduce, Split split, double tolerance,
+                     double loss_tolerance) {
+  INFO("replicas " << replicas << " reduce " << static_cast<int>(reduce) << " split " << static_cast<int>(split));
+  check_six_steps(options_for(kind, replicas, reduce, split), tolerance, loss_tolerance);
 }
 
 void check_on_cpus(int replicas) {
@@ -138,6 +142,20 @@ TEST_CASE("six steps on seven CPU replicas with uneven shards equal PyTorch's") 
 
 TEST_CASE("six steps in float64 equal PyTorch's in float64") {
   check_six_steps(DeviceKind::reference, 2, Reduce::master, Split::balanced, kFloat64, 1e-9);
+}
+
+TEST_CASE("six steps of pipelines equal PyTorch's, with every schedule") {
+  using enum PipelineSchedule;
+  for (const PipelineSchedule schedule : {one_at_a_time, gpipe, one_f_one_b, zero_bubble}) {
+    const int stages = schedule == gpipe ? 4 : 2;  // the model has three cuts
+    INFO("schedule " << static_cast<int>(schedule));
+    DataParallelOptions options = options_for(DeviceKind::cpu, 2 * stages, Reduce::master, Split::balanced);
+    options.pipeline = {.stages = stages, .micro_batches = 7, .schedule = schedule};
+    check_six_steps(options, kFloat32, 1e-5);
+  }
+  DataParallelOptions options = options_for(DeviceKind::reference, 2, Reduce::master, Split::balanced);
+  options.pipeline = {.stages = 2, .micro_batches = 4};
+  check_six_steps(options, kFloat64, 1e-9);
 }
 
 TEST_CASE("gradients with label smoothing equal PyTorch's for any number of replicas") {

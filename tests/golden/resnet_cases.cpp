@@ -54,10 +54,11 @@ void check_resnet_errors(const ResnetErrors& errors, double gradient, double oth
   CHECK(errors.gradient.error <= gradient);
 }
 
-void check_fused_resnet(const GoldenFile& golden, const ResnetCase& which, int replicas) {
+void check_fused_resnet(const GoldenFile& golden, const ResnetCase& which, int replicas, int stages) {
   const Model model = which.make(which.options);
-  DataParallelOptions options = on_cpus(replicas);
+  DataParallelOptions options = on_cpus(replicas * stages);
   options.batch_norm = BatchNormMode::sync;
+  if (stages > 1) options.pipeline = {.stages = stages, .micro_batches = 1};  // the statistics are those of all rows
   DataParallel net(model, options);
   net.set_weights(resnet_state(model.name(), net.weights()));
   net.train_step(resnet_batch(model, which.rows, which.number), Sgd{.lr = 0.1f});

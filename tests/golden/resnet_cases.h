@@ -33,7 +33,7 @@ ResnetErrors resnet_errors(const GoldenFile& golden, const ResnetCase& which, Da
 void check_resnet_errors(const ResnetErrors& errors, double gradient, double others = 1e-5);
 
 // Checks the gradients of a fused training step.
-void check_fused_resnet(const GoldenFile& golden, const ResnetCase& which, int replicas);
+void check_fused_resnet(const GoldenFile& golden, const ResnetCase& which, int replicas, int stages = 1);
 
 // Checks the mean and the standard deviation of each parameter's initial values.
 void check_resnet_start(const GoldenFile& golden, MakeResnet make, int parameters);
