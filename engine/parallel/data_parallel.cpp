@@ -64,8 +64,8 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   if (s.begun) s.end_step();
   s.reserve(engine::training_batch(batch.size(), batch.resident, s.setup.options));
   s.reserve(update);
-  s.graphs->begin_step({batch.size(), batch.global_size(), update, batch.resident.set != nullptr}, micro_batches,
-                       s.step_is_eager());
+  s.graphs->begin_step({batch.size(), batch.global_size(), update, batch.resident.set != nullptr},
+                       s.setup.pipelined() ? 1 : micro_batches, s.step_is_eager());
   const kernels::StepInputs inputs = s.step_inputs(batch.global_size(), &optimizer);
   s.team.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
     s.step->train(replica, gradient_sync, batch, inputs, update);

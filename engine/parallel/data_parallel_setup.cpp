@@ -100,7 +100,6 @@ std::string graphs_refusal(const engine::ReplicaSet& team) {
   const DataParallelOptions& o = team.setup.options;
   if (!team.replicas.front()->context().has_graphs()) return "only GPUs have CUDA graphs";
   if (o.graphs == Graphs::never) return "set by the caller (--graphs never)";
-  if (team.setup.pipelined()) return "the stages of a pipeline wait for each other while they enqueue";
   const bool may_deadlock = o.comm == Comm::nccl && team.replicas.size() > 1;
   if (may_deadlock && o.graphs == Graphs::automatic) return kNcclInGraphs;
   if (may_deadlock) std::fprintf(stderr, "dp: warning: --graphs always: %s\n", kNcclInGraphs);
@@ -158,7 +157,10 @@ void DataParallel::State::make_replicas() {
     if (number != 0) return;
     std::unique_ptr<kernels::Context> untuned;  // the plans of make_stages() never run
     if (context.autotune) context.autotune = false, untuned = backend.open(opened->device(), context);
-    setup.make_stages(untuned ? *untuned : *opened);
+    setup.make_stages(untuned ? *untuned : *opened, [&] {
+      return backend.open(opened->device(), context_options(options, number, team.pool.abort_flag()));
+    });
+    opened->bind_thread();
   });
   reservations.require_room_for_weights(*contexts.front());
 
@@ -215,6 +217,7 @@ void DataParallel::State::make_graphs() {
     members.replicas.push_back(team.replicas[r].get());
     members.gradient_syncs.push_back(team.gradient_syncs[r].get());
     if (!team.io.empty()) members.io.push_back(team.io[r].get());
+    members.links.push_back(team.ends_of_links(r));
   }
   std::string refusal = graphs_refusal(team);
   bool required = options.graphs == Graphs::always;

@@ -247,10 +247,16 @@ void GradientSync::wait_for_weights() {
   if (std::exchange(arriving_, false)) replica_.compute().wait(*weights_arrived_);
 }
 
+void GradientSync::take_turns(kernels::CaptureTurn* turn) {
+  if (communicator_) communicator_->take_turns(turn);
+  if (stages_.communicator) stages_.communicator->take_turns(turn);
+}
+
 void GradientSync::reset() {
   next_ = 0;
   arriving_ = false;
   if (communicator_) communicator_->reset();
+  if (stages_.communicator) stages_.communicator->reset();
 }
 
 void GradientSync::broadcast_weights() {

@@ -59,6 +59,8 @@ class GradientSync {
   // Only for a step without per_bucket. `norm`: computes the gradient norm, for clipping and for skipping the step;
   // required with a scaled loss.
   void update(bool norm);
+  // As in Communicator, for the communicators of this object.
+  void take_turns(kernels::CaptureTurn* turn);
   // Makes the compute stream wait until the last update is done and its weights have arrived.
   void wait_for_weights();
   // Restarts the step after a failed graph capture. The work since begin() was only captured and will not run.

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "dp/error.h"
+#include "engine/parallel/pipeline/measured_seconds.h"
 #include "engine/parallel/pipeline/schedule.h"
 #include "engine/parallel/tuning/bucket_tuning.h"
 #include "engine/plan/op_work.h"
@@ -17,11 +18,12 @@ constexpr std::size_t kParameterCopies = 2;  // at least: weights and gradients
 // a constant, so every run and every estimate chooses the same cuts.
 constexpr double kFlopsPerByte = 10;
 
-// Calls f(part, plan) for each part of the model, in order. The plan chooses the part's parameter layouts. Each part
-// reads the output of the previous part.
+// Calls f(part, plan) for each part of the model, in order. The plan has `rows` rows and chooses the part's parameter
+// layouts. Each part reads the output of the previous part.
 template <typename F>
-void for_each_part(const ModelSetup& setup, const std::vector<Model>& parts, kernels::Context& context, F&& f) {
-  PlanOptions options = setup.plan_options(0, kLayoutRows, /*training=*/true, /*accumulate=*/false, /*gathers=*/true);
+void for_each_part(const ModelSetup& setup, const std::vector<Model>& parts, kernels::Context& context,
+                   std::int64_t rows, F&& f) {
+  PlanOptions options = setup.plan_options(0, rows, /*training=*/true, /*accumulate=*/false, /*gathers=*/true);
   for (const Model& part : parts) {
     options.last = &part == &parts.back();
     const NormTable norms(part);
@@ -39,14 +41,19 @@ std::size_t memory_per_device(const DataParallelOptions& options) {
   return room->bytes / static_cast<std::size_t>(sharing);
 }
 
-// Models the costs of the layers between each two neighbouring cuts.
-std::vector<PieceCost> costs_between(const ModelSetup& setup, const std::vector<Cut>& cuts, kernels::Context& context) {
+// The costs of the layers between each two neighbouring cuts, measured on contexts that `open` returns, or modelled if
+// it is empty.
+std::vector<PieceCost> costs_between(const ModelSetup& setup, const std::vector<Cut>& cuts, kernels::Context& context,
+                                     const OpenContext& open) {
   const kernels::Rates rates{.flops = kFlopsPerByte, .bytes = 1, .source = "modelled"};
   std::vector<PieceCost> costs;
-  for_each_part(setup, split(setup.model, cuts), context, [&](const Model& piece, const Plan& plan) {
-    const std::size_t bytes = static_cast<std::size_t>(piece.parameter_count()) * size_of(context.compute_type());
-    costs.push_back({floor_of(plan, rates), kParameterCopies * bytes});
-  });
+  for_each_part(setup, split(setup.model, cuts), context, open ? kMeasuredRows : kLayoutRows,
+                [&](const Model& piece, const Plan& plan) {
+                  const std::size_t bytes =
+                      static_cast<std::size_t>(piece.parameter_count()) * size_of(context.compute_type());
+                  const double seconds = open ? measured_seconds(setup, piece, plan, open) : floor_of(plan, rates);
+                  costs.push_back({seconds, kParameterCopies * bytes});
+                });
   return costs;
 }
 
@@ -75,13 +82,13 @@ Stage::Stage(Model part, const DataParallelOptions& options) : model(std::move(p
   if (options.batch_norm == BatchNormMode::pooled) pooled_gathers = engine::forward_gathers(norms, shards);
 }
 
-void ModelSetup::make_stages(kernels::Context& context) {
+void ModelSetup::make_stages(kernels::Context& context, const OpenContext& open) {
   if (model.parameters().empty())
     throw Error(ErrorCode::usage, "model '" + model.name() + "' has no parameters to train");
   check_groups(options.parameter_groups, model);
-  if (pipelined()) choose_cuts(context);
+  if (pipelined()) choose_cuts(context, open);
   const std::vector<Model> parts = split(model, cuts);
-  for_each_part(*this, parts, context, [&](const Model& part, const Plan& plan) {
+  for_each_part(*this, parts, context, kLayoutRows, [&](const Model& part, const Plan& plan) {
     Stage& stage = stages.emplace_back(part, options);
     stage.table = std::make_unique<ParameterTable>(part, plan.parameter_layouts(), context.compute_type(),
                                                    bucket_granularity(options), vectors_first(options));
@@ -95,10 +102,11 @@ void ModelSetup::make_stages(kernels::Context& context) {
   });
 }
 
-void ModelSetup::choose_cuts(kernels::Context& context) {
+void ModelSetup::choose_cuts(kernels::Context& context, const OpenContext& open) {
   const std::vector<Cut> all = possible_cuts(model);
   std::vector<int> chosen = cuts_named(all, options.pipeline.cuts);
-  const std::vector<PieceCost> costs = costs_between(*this, all, context);
+  const bool measures = options.pipeline.measured && chosen.empty();
+  const std::vector<PieceCost> costs = costs_between(*this, all, context, measures ? open : OpenContext());
   if (chosen.empty()) chosen = balanced_cuts(all, costs, stage_count(), memory_per_device(options));
   options.pipeline.cuts.clear();
   for (const int index : chosen) {

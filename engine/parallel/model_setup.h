@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -37,12 +38,15 @@ struct Stage {
   std::vector<std::vector<int>> ready_in_segment;
 };
 
+using OpenContext = std::function<std::unique_ptr<kernels::Context>()>;
+
 struct ModelSetup {
   ModelSetup(const Model& m, DataParallelOptions resolved) : model(m), options(std::move(resolved)) {}
 
-  // Makes the stages. `context` belongs to a device of the replicas' kind and chooses the parameter layouts. Throws
-  // Error(usage) if the model has no parameters, or if the options do not fit the model.
-  void make_stages(kernels::Context& context);
+  // Makes the stages. `context` belongs to a device of the replicas' kind and chooses the parameter layouts. `open`
+  // opens further contexts of the first device, to measure layers on. Throws Error(usage) if the model has no
+  // parameters, or if the options do not fit the model.
+  void make_stages(kernels::Context& context, const OpenContext& open);
 
   int size() const { return ranks_of(options); }               // replicas of all ranks
   int stage_count() const { return options.pipeline.stages; }  // devices of one replica
@@ -106,12 +110,12 @@ struct ModelSetup {
   DataParallelOptions options;  // resolved
   const Failpoints failpoints;
   std::vector<Cut> cuts;     // between the stages
-  double balance = 1;        // mean modelled time of the stages, divided by that of the slowest
+  double balance = 1;        // mean modelled or measured time of the stages, divided by that of the slowest
   std::deque<Stage> stages;  // in forward order
 
  private:
-  // Takes the cuts of the options. If there are none, selects cuts that balance the modelled times of the stages.
-  void choose_cuts(kernels::Context& context);
+  // Takes the cuts of the options. If there are none, selects cuts that balance the times of the stages.
+  void choose_cuts(kernels::Context& context, const OpenContext& open);
 };
 
 }  // namespace dp::engine

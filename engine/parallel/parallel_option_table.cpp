@@ -156,7 +156,7 @@ int micro_batches_from(const std::string& text) {
 
 std::vector<std::string> cuts_from(const std::string& text) {
   std::vector<std::string> cuts;
-  for (std::size_t begin = 0; text != "auto" && begin <= text.size();) {
+  for (std::size_t begin = 0; text != "auto" && text != "measured" && begin <= text.size();) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     cuts.push_back(text.substr(begin, end - begin));
     begin = end + 1;
@@ -207,10 +207,14 @@ void add_pipeline(Table& table) {
                          "order of a pipeline's work: none (one stage at a time), gpipe, 1f1b, zb-h1 (least idle time)",
                          &PipelineOptions::schedule);
   add_to_pipeline(
-      table, "pipeline-split", accepts::text("auto, or the first layer of each stage but the first"), "auto",
-      "where the stages begin: auto (equal modelled times), or layers such as layer2.0,layer4.0",
-      [](const PipelineOptions& p) { return p.cuts.empty() ? "auto" : fmt::format("{}", fmt::join(p.cuts, ",")); },
-      [](PipelineOptions& p, const std::string& text) { p.cuts = cuts_from(text); });
+      table, "pipeline-split", accepts::text("auto, measured, or the first layer of each stage but the first"), "auto",
+      "where the stages begin: auto (equal modelled times), measured (equal measured times), or layers such as "
+      "layer2.0,layer4.0",
+      [](const PipelineOptions& p) -> std::string {
+        if (!p.cuts.empty()) return fmt::format("{}", fmt::join(p.cuts, ","));
+        return p.measured ? "measured" : "auto";
+      },
+      [](PipelineOptions& p, const std::string& text) { p.cuts = cuts_from(text), p.measured = text == "measured"; });
   add_choice_to_pipeline(
       table, "recompute", {"none", "stage", "except-last"}, "none",
       "stages that save only their input and compute their activations twice: none, stage (all), except-last",

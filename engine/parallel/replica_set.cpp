@@ -90,6 +90,19 @@ void ReplicaSet::link(kernels::Backend& backend) {
   }
 }
 
+std::vector<kernels::LinkEnd> ReplicaSet::ends_of_links(std::size_t number) const {
+  using enum kernels::Link::End;
+  std::vector<kernels::LinkEnd> ends;
+  const auto add = [&](std::size_t stage, kernels::Link::End forward, kernels::Link::End backward) {
+    if (stage >= forward_links.size() || forward_links[stage] == nullptr) return;
+    ends.push_back({forward_links[stage].get(), forward});
+    ends.push_back({backward_links[stage].get(), backward});
+  };
+  add(number, sender, receiver);
+  if (number > 0) add(number - 1, receiver, sender);
+  return ends;
+}
+
 std::vector<NormOfStages> ReplicaSet::join_norms(const std::vector<std::vector<Bucket>>& buckets) {
   std::vector<NormOfStages> norms(replicas.size());
   if (!setup.pipelined() || !setup.update_waits_for_gradient()) return norms;

@@ -105,6 +105,7 @@ class ReplicaSet {
     return static_cast<std::size_t>(replica * setup.stage_count() + stage);
   }
   int replica_count() const { return static_cast<int>(replicas.size()) / setup.stage_count(); }  // of this process
+  std::vector<kernels::LinkEnd> ends_of_links(std::size_t number) const;  // that this worker uses
   kernels::Communicator& io_of(const Replica& replica) { return *io[local(replica)]; }
   // Collective in a process group: returns the values of all ranks, in rank order.
   template <typename T>

@@ -138,6 +138,8 @@ void resolve_pipeline(DataParallelOptions& o) {
   if (!pipeline.cuts.empty() && static_cast<int>(pipeline.cuts.size()) + 1 != pipeline.stages)
     refuse(fmt::format("{} requires {} cuts, not {}; name the first block of each stage but the first", given,
                        pipeline.stages - 1, pipeline.cuts.size()));
+  if (pipeline.measured && pipeline.cuts.empty() && o.deterministic)
+    refuse("--deterministic excludes --pipeline-split measured, which depends on timing; use auto");
   if (o.logical_shards > 0 && o.batch_norm == BatchNormMode::sync)
     refuse("--bn sync excludes --logical-shards with " + given +
            ": its statistics need all micro-batches at once; use --bn pooled or master");

@@ -47,28 +47,24 @@ class StepGraphs::Recording {
   bool open_ = false;
 };
 
-// Holds the capture lock for one replica. Its communicators release the lock while they wait for other replicas.
+// Holds the capture lock for one replica. Its communicators and links release the lock while they wait for other
+// replicas.
 class StepGraphs::Turn {
  public:
-  Turn(kernels::CaptureTurn& turn, std::initializer_list<kernels::Communicator*> communicators)
-      : turn_(turn), communicators_(communicators) {
-    turn_.take();
-    tell(&turn_);
+  Turn(StepGraphs& graphs, std::size_t replica) : graphs_(graphs), replica_(replica) {
+    graphs_.turn_.take();
+    graphs_.take_turns(replica_, &graphs_.turn_);
   }
   ~Turn() {
-    tell(nullptr);
-    turn_.pass();
+    graphs_.take_turns(replica_, nullptr);
+    graphs_.turn_.pass();
   }
   Turn(const Turn&) = delete;
   Turn& operator=(const Turn&) = delete;
 
  private:
-  void tell(kernels::CaptureTurn* turn) {
-    for (kernels::Communicator* const communicator : communicators_)
-      if (communicator != nullptr) communicator->take_turns(turn);
-  }
-  kernels::CaptureTurn& turn_;
-  const std::vector<kernels::Communicator*> communicators_;
+  StepGraphs& graphs_;
+  const std::size_t replica_;
 };
 
 StepGraphs::StepGraphs(Members members, const kernels::AbortFlag* abort, std::string refusal, bool required)
@@ -78,7 +74,9 @@ StepGraphs::StepGraphs(Members members, const kernels::AbortFlag* abort, std::st
       barrier_(static_cast<int>(members_.replicas.size()), abort) {
   if (!refusal_.empty()) return;
   const kernels::Communicator* const buckets = members_.gradient_syncs.front()->communicator();
-  joint_ = members_.replicas.size() > 1 && buckets != nullptr && buckets->joins_graphs();
+  const auto& links = members_.links.front();
+  joint_ = members_.replicas.size() > 1 &&
+           ((buckets != nullptr && buckets->joins_graphs()) || (!links.empty() && links.front().link->joins_graphs()));
   if (!joint_) return;
   begun_ = members_.replicas.front()->context().make_event();
   done_ = members_.replicas.front()->context().make_event();
@@ -184,7 +182,9 @@ void StepGraphs::run_as_graph(std::size_t replica, std::size_t part, const Work&
   bool recorded = mode_ == Mode::launch;
   if (mode_ == Mode::record && !failed_.load(std::memory_order_relaxed)) {
     members_.replicas[replica]->progress().advance();
+    reset_links(replica);
     recorded = joint_ ? record_joint(replica, part, work) : record_own(replica, part, work);
+    reset_links(replica);
     if (!recorded) {
       failed_.store(true, std::memory_order_relaxed);
       gradient_sync.reset();
@@ -228,7 +228,7 @@ bool StepGraphs::record_joint(std::size_t number, std::size_t part, const Work& 
   });
   if (!barrier_.all(well)) return false;
   {
-    const Turn turn(turn_, {gradient_sync.communicator(), members_.io[number]});
+    const Turn turn(*this, number);
     well = attempt([&] {
       if (!leads) compute.wait(*begun_);
       work();
@@ -249,6 +249,18 @@ bool StepGraphs::record_joint(std::size_t number, std::size_t part, const Work& 
   well = barrier_.all(well);  // the capture of all streams has ended
   if (!leads && well) recording.end();
   return well;
+}
+
+void StepGraphs::take_turns(std::size_t replica, kernels::CaptureTurn* turn) {
+  members_.gradient_syncs[replica]->take_turns(turn);
+  if (!members_.io.empty()) members_.io[replica]->take_turns(turn);
+  for (const kernels::LinkEnd& end : members_.links[replica]) end.link->take_turns(end.end, turn);
+}
+
+// Call it before and after a capture, because CUDA does not allow waits for events across its boundary.
+void StepGraphs::reset_links(std::size_t replica) {
+  for (const kernels::LinkEnd& end : members_.links[replica])
+    if (end.end == kernels::Link::End::sender) end.link->reset();
 }
 
 void StepGraphs::launch(std::size_t number, std::size_t part) {

@@ -2,9 +2,9 @@
 // launched in later steps.
 //
 // The first step of a kind (see StepKind) runs eagerly and creates plans and memory. The second step is captured and
-// launched. Later steps are launched, as long as no replica's memory moves. If communicators wait for other replicas'
-// streams, all replicas are captured into one graph, and the first replica launches it. Otherwise each replica has its
-// own graph. If a capture fails, this step and all later steps run eagerly.
+// launched. Later steps are launched, as long as no replica's memory moves. If communicators or links wait for other
+// replicas' streams, all replicas are captured into one graph, and the first replica launches it. Otherwise each
+// replica has its own graph. If a capture fails, this step and all later steps run eagerly.
 #pragma once
 
 #include <atomic>
@@ -20,6 +20,7 @@
 #include "engine/parallel/gradient_sync.h"
 #include "engine/replica/replica.h"
 #include "kernels/capture_turn.h"
+#include "kernels/link.h"
 
 namespace dp::engine {
 
@@ -32,10 +33,11 @@ struct StepKind {
 
 class StepGraphs {
  public:
-  struct Members {  // one entry per replica of this process, in order; not owned
+  struct Members {  // one entry per replica of this process, or per stage of it, in order; not owned
     std::vector<Replica*> replicas;
     std::vector<GradientSync*> gradient_syncs;
-    std::vector<kernels::Communicator*> io;  // empty for one replica
+    std::vector<kernels::Communicator*> io;            // empty for one replica
+    std::vector<std::vector<kernels::LinkEnd>> links;  // the ends that each replica uses
     // Returns whether the argument is true on all ranks. Collective. Null if there is only one rank.
     std::function<bool(bool)> all_ranks;
   };
@@ -43,7 +45,7 @@ class StepGraphs {
   StepGraphs(Members members, const kernels::AbortFlag* abort, std::string refusal, bool required);
 
   // Call them before and after each training step, on the caller's thread, while no worker runs; end_step() only if the
-  // step succeeded. `parts`: micro-batches of the step. `eagerly`: this step must not run as a graph.
+  // step succeeded. `parts`: calls of run() per replica in the step. `eagerly`: this step must not run as a graph.
   // begin_step(): Error(usage) if this rank had a different number of rows in an earlier batch of the same global size,
   // or has allocated memory since.
   // end_step(): Error(device) if a required capture failed; the step has then run eagerly.
@@ -91,6 +93,8 @@ class StepGraphs {
   bool record_own(std::size_t replica, std::size_t part, const Work& work);
   bool record_joint(std::size_t replica, std::size_t part, const Work& work);
   void launch(std::size_t replica, std::size_t part);
+  void take_turns(std::size_t replica, kernels::CaptureTurn* turn);
+  void reset_links(std::size_t replica);
   template <typename F>
   bool attempt(F&& f);
   bool agreed(bool well);

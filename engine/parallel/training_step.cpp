@@ -8,7 +8,8 @@
 //       backward      a bucket of gradients is reduced, updated and sent back as soon as it is complete (gradient_sync)
 //       update        here if it must see the whole gradient first, then the moving average
 //
-// With a pipeline, train_pipelined() runs forward, loss and backward of single items in the order of the schedule.
+// With a pipeline, train_pipelined() runs forward, loss and backward of single items in the order of the schedule, also
+// as a graph.
 #include "engine/parallel/training_step.h"
 
 #include <fmt/format.h>
@@ -35,7 +36,13 @@ void TrainingStep::train(Replica& replica, GradientSync& gradient_sync, const Ba
   replica.upload_inputs(inputs);
   gradient_sync.optimizer().use(update);
   gradient_sync.begin(team_.step, !setup_.update_waits_for_gradient());
-  if (setup_.pipelined()) train_pipelined(replica, gradient_sync, batch);
+  if (setup_.pipelined()) {
+    for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
+      replica.progress().reach_micro_batch(micro * replica.local_shards());
+      scatter(replica, batch, setup_.micro_batch(batch.size(), micro), micro, /*training=*/true, /*gathers=*/false);
+    }
+    graphs_.run(team_.local(replica), 0, [&] { train_pipelined(replica, gradient_sync); });
+  }
   for (int micro = 0; micro < setup_.options.grad_accum_steps && !setup_.pipelined(); ++micro) {
     const Range rows = setup_.micro_batch(batch.size(), micro);
     replica.progress().reach_micro_batch(micro);
@@ -67,13 +74,9 @@ void TrainingStep::train_micro_batch(Replica& replica, GradientSync& gradient_sy
   if (last) update(replica, gradient_sync);
 }
 
-// Runs all micro-batches of the step on one stage of the replica.
-void TrainingStep::train_pipelined(Replica& replica, GradientSync& gradient_sync, const Batch& batch) {
+// Runs all micro-batches of the step on one stage of the replica. Reads no host memory.
+void TrainingStep::train_pipelined(Replica& replica, GradientSync& gradient_sync) {
   const int micro_batches = setup_.options.grad_accum_steps;
-  for (int micro = 0; micro < micro_batches; ++micro) {
-    replica.progress().reach_micro_batch(micro * replica.local_shards());
-    scatter(replica, batch, setup_.micro_batch(batch.size(), micro), micro, /*training=*/true, /*gathers=*/false);
-  }
   replica.make_images();
   for (const Action& action : actions_[static_cast<std::size_t>(replica.stage())]) {
     const Items item{action.micro_batch, action.micro_batch + 1};

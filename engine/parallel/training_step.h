@@ -45,7 +45,7 @@ class TrainingStep {
   };
 
   void train_micro_batch(Replica& replica, GradientSync& gradient_sync, std::int64_t rows, int micro);
-  void train_pipelined(Replica& replica, GradientSync& gradient_sync, const Batch& batch);
+  void train_pipelined(Replica& replica, GradientSync& gradient_sync);
   void scatter(Replica& replica, const Batch& batch, kernels::Range rows, int micro, bool training, bool gathers);
   void forward(Replica& replica, Items items, bool training);
   void forward_again(Replica& replica, Items item);

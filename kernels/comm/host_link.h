@@ -15,7 +15,9 @@ class HostLink final : public Link {
   explicit HostLink(Context& sender) : sender_(sender) {}
 
   void reserve(std::size_t bytes) override;
-  std::size_t held() const override { return slots_.front().memory ? kSlots * slots_.front().memory->bytes() : 0; }
+  std::size_t held(End end) const override {
+    return end == End::sender && slots_.front().memory ? kSlots * slots_.front().memory->bytes() : 0;
+  }
   void send(const void* data, std::size_t bytes, Stream& stream) override;
   void receive(void* data, std::size_t bytes, Stream& stream) override;
 

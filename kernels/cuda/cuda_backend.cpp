@@ -68,6 +68,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Link> make_link(Context& sender, Context& receiver) override {
     return std::make_unique<CudaLink>(static_cast<CudaContext&>(sender), static_cast<CudaContext&>(receiver));
   }
+  bool links_have_two_queues() const override { return true; }
 
   std::optional<double> remembered(std::span<const Device> devices, const std::string& what) override {
     return cuda::remembered(devices, what);

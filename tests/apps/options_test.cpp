@@ -101,7 +101,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                          graphs, logical_shards, pipeline, batch_norm, parameter_groups, amp, loss_scale, dropout,
                          label_smoothing, grad_accum_steps, clip_grad_norm, on_nonfinite, ema_decay, check_replicas,
                          timeout_seconds, trace_first, trace_steps] = dp::DataParallelOptions{};
-  [[maybe_unused]] auto [stages, micro_batches, pipeline_schedule, cuts, recompute] = dp::PipelineOptions{};
+  [[maybe_unused]] auto [stages, micro_batches, pipeline_schedule, cuts, measured, recompute] = dp::PipelineOptions{};
   [[maybe_unused]] auto [lr, momentum, nesterov, weight_decay] = dp::Sgd{};
   [[maybe_unused]] auto [adamw_lr, beta1, beta2, eps, adamw_decay] = dp::AdamW{};
   const std::set<std::string> tested = options_tested();

@@ -88,8 +88,9 @@ struct PipelineOptions {
   int micro_batches = 0;  // per step and replica; 0: grad_accum_steps if that is set, or else four per stage
   PipelineSchedule schedule = PipelineSchedule::one_f_one_b;
   // The first block or layer of each stage, without the first stage: {"layer3.0"} for two stages. Empty: the engine
-  // splits the model so that the modelled times of the stages are as equal as possible.
+  // splits the model so that the times of the stages are as equal as possible.
   std::vector<std::string> cuts{};
+  bool measured = false;  // without `cuts`: times are measured on the first device, with 8 rows, not modelled
   Recompute recompute = Recompute::none;  // not with zero_bubble
 };
 

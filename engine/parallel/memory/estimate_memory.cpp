@@ -6,6 +6,7 @@
 #include "engine/parallel/gathered_loss.h"
 #include "engine/parallel/gradient_sync.h"
 #include "engine/parallel/memory/batch_kind.h"
+#include "engine/parallel/memory/handed_over.h"
 #include "engine/parallel/state/moving_average.h"
 #include "engine/parallel/tuning/bucket_tuning.h"
 #include "kernels/host/memory.h"
@@ -25,8 +26,9 @@ class Estimate {
     context.deterministic = o.deterministic;
     context.fast_convolutions = o.fast_convolutions;
     context.activations = activations_of(o);
-    context_ = kernels::backend(o.devices.front().kind).open(o.devices.front(), context);
-    setup_.make_stages(*context_);
+    const auto open = [&] { return kernels::backend(o.devices.front().kind).open(o.devices.front(), context); };
+    context_ = open();
+    setup_.make_stages(*context_, open);
     for (const engine::Stage& stage : setup_.stages) {
       buckets_.push_back(setup_.buckets_of(stage, engine::default_bucket_bytes(setup_.parameter_bytes())));
       norm_bytes_ += engine::norm_bytes(buckets_.back());
@@ -74,17 +76,16 @@ class Estimate {
   void add_activations(MemoryUse& use, int rank, int stage, const std::vector<engine::BatchKind>& batches) {
     const engine::ReplicaOptions replica = setup_.replica_options(rank, stage);
     engine::Replica::ArenaSize arena;
-    std::size_t output = 0, gradient = 0;  // that are sent to other stages
+    engine::HandedOver handed_over;
     for (const engine::BatchKind& batch : batches)
       engine::for_each_plan(setup_, batch, rank, stage, [&](const engine::PlanOptions& options) {
         const Sizes sizes = sizes_of(stage, options);
-        output = std::max(output, sizes.output.layout.bytes);
-        gradient = std::max(gradient, sizes.input_grad);
-        arena.grow(sizes.lane, sizes.workspace, sizes.input, replica);
+        handed_over.grow(sizes.handed_over);
+        arena.grow(sizes.lane, sizes.workspace, sizes.handed_over.input, replica);
       });
     use.workspace = arena.workspace;
     use.activations = arena.total(replica) - arena.workspace;
-    use.other += kernels::Link::kSlots * (output + gradient);
+    use.other += handed_over.in_links(kernels::backend(setup_.options.devices.front().kind).links_have_two_queues());
   }
 
   std::size_t of_gathered_loss(const std::vector<engine::BatchKind>& batches) const {
@@ -102,8 +103,8 @@ class Estimate {
 
   struct Sizes {
     std::size_t lane = 0, workspace = 0;
-    std::size_t input = 0, input_grad = 0;  // of a stage but the first
-    kernels::TensorDesc output{};           // of a stage but the last
+    engine::HandedOver handed_over;
+    kernels::TensorDesc output{};  // of a stage but the last
   };
   Sizes sizes_of(int stage, engine::PlanOptions options) {
     auto& plans = plans_[static_cast<std::size_t>(stage)];
@@ -117,10 +118,8 @@ class Estimate {
     const Plan plan(own.model, *context_, options, own.table.get(), own.norms);
     engine::Replica::ArenaSize one;
     one.grow(plan, engine::ReplicaOptions{});
-    Sizes sizes{.lane = one.lane, .workspace = plan.workspace_bytes()};
-    if (stage > 0) sizes.input = plan.input().desc.layout.bytes;
+    Sizes sizes{.lane = one.lane, .workspace = plan.workspace_bytes(), .handed_over = engine::HandedOver::of(plan)};
     if (!options.last) sizes.output = plan.output().desc;
-    if (stage > 0 && options.training) sizes.input_grad = plan.input_grad().desc.layout.bytes;
     plans.emplace_back(options, sizes);
     return sizes;
   }

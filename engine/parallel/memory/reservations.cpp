@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "dp/memory.h"
+#include "engine/parallel/memory/handed_over.h"
 #include "engine/replica/memory_room.h"
 
 namespace dp::engine {
@@ -117,20 +118,18 @@ PlanOptions Reservations::with_input(const Replica& replica, PlanOptions options
 
 std::size_t Reservations::missing(Replica& replica, const std::vector<BatchKind>& batches) const {
   Replica::ArenaSize size;
-  std::size_t output = 0, gradient = 0;  // that are sent to other stages
+  HandedOver handed_over;
   for (const BatchKind& batch : batches)
     for_each_plan(setup_, batch, replica.rank(), replica.stage(), [&](const PlanOptions& plan) {
       const Plan& planned = replica.planned(with_input(replica, plan));
       size.grow(planned, replica.options());
-      if (!planned.options().last) output = std::max(output, planned.output().desc.layout.bytes);
-      if (planned.options().training && replica.stage() > 0)
-        gradient = std::max(gradient, planned.input_grad().desc.layout.bytes);
+      handed_over.grow(HandedOver::of(planned));
     });
-  std::size_t links = kernels::Link::kSlots * (output + gradient), held = 0;
-  const std::size_t number = team_.local(replica);
-  if (output > 0) held += team_.forward_links[number]->held();
-  if (gradient > 0) held += team_.backward_links[number - 1]->held();
-  return added(replica.arena() ? replica.arena()->bytes() : 0, size.total(replica.options())) + added(held, links);
+  std::size_t held = 0;
+  for (const kernels::LinkEnd& end : team_.ends_of_links(team_.local(replica))) held += end.link->held(end.end);
+  return added(replica.arena() ? replica.arena()->bytes() : 0, size.total(replica.options())) +
+         added(held,
+               handed_over.in_links(kernels::backend(setup_.options.devices.front().kind).links_have_two_queues()));
 }
 
 void Reservations::require_room(const std::vector<BatchKind>& batches, const std::optional<Optimizer>& optimizer,
@@ -180,14 +179,18 @@ void Reservations::place(Replica& replica, const BatchKind& batch) {
 }
 
 void Reservations::place_links(Replica& replica, const Plan& plan) {
+  using enum kernels::Link::End;
   const std::size_t number = team_.local(replica);
-  const auto reserve = [&](kernels::Link& link, const Border& sent) {
-    const std::size_t before = link.held();
+  const auto reserve = [&](kernels::Link& link, const Border& sent, Replica& to) {
+    const std::size_t before[] = {link.held(sender), link.held(receiver)};
     link.reserve(sent.desc.layout.bytes);
-    if (link.held() != before) replica.hold(link.held() - before, &MemoryUse::other);
+    if (link.held(sender) != before[0]) replica.hold(link.held(sender) - before[0], &MemoryUse::other);
+    if (link.held(receiver) != before[1]) to.hold(link.held(receiver) - before[1], &MemoryUse::other);
   };
-  if (!setup_.is_last(replica.stage())) reserve(*team_.forward_links[number], plan.output());
-  if (plan.options().training && replica.stage() > 0) reserve(*team_.backward_links[number - 1], plan.input_grad());
+  if (!setup_.is_last(replica.stage()))
+    reserve(*team_.forward_links[number], plan.output(), *team_.replicas[number + 1]);
+  if (plan.options().training && replica.stage() > 0)
+    reserve(*team_.backward_links[number - 1], plan.input_grad(), *team_.replicas[number - 1]);
 }
 
 void Reservations::place(const std::vector<BatchKind>& batches) {

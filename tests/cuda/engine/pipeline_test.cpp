@@ -1,11 +1,13 @@
 // Pipelines on simulated GPUs: the bits of the same micro-batches on one GPU per replica. Layers are not fused with
 // their neighbours here: a fused op cannot be split between two stages, and its bits may differ from those of its
 // parts.
+#include "cuda/engine/graph_runs.h"
 #include "cuda/simulated_gpus.h"
 #include "dp/error.h"
 #include "engine/base/test_modes.h"
 #include "engine/pipeline/pipelined.h"
 #include "support/catch.h"
+#include "support/sanitized.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -117,7 +119,63 @@ TEST_CASE("pipeline: with fused layers a pipeline on GPUs agrees with one GPU, a
   const DataParallel net(model, options);
   CHECK(net.communicator_choice().what == "p2p");
   CHECK_THAT(net.communicator_choice().reason, Catch::Contains("pipeline"));
-  CHECK_THAT(net.graphs_choice().reason, Catch::Contains("pipeline"));
+  CHECK(net.graphs_choice().what == "one of all replicas");
+}
+
+TEST_CASE(
+    "pipeline: a step as one graph of all stages has the bits of the eager step, whatever happens between steps") {
+  const Model model = narrow_convnet();
+  struct Case {
+    Layout layout;
+    PipelineSchedule schedule;
+    simt::Peer peers;
+  };
+  for (const auto& [layout, schedule, peers] :
+       cases<Case>({{{1, 2, 3}, one_f_one_b, simt::Peer::works}, {{2, 2, 2}, zero_bubble, simt::Peer::none}},
+                   {{{2, 2, 2}, zero_bubble, simt::Peer::none}})) {
+    SimulatedGpus machine(layout.replicas * layout.stages, peers);
+    simt::simulation().protect_memory = false;  // faster
+    DataParallelOptions options = spread(one_gpu(), layout, schedule);
+    options.clip_grad_norm = 0.5;
+    options.ema_decay = 0.9;
+    const Course eager = course_of(model, options, false), graphs = course_of(model, options, true);
+    INFO(layout.replicas << " replicas");
+    CHECK(graphs == eager);
+    CHECK_THAT(graphs.steps, Catch::Contains("one graph of all replicas") && Catch::Contains(" nodes"));
+  }
+}
+
+TEST_CASE("pipeline: the graph of a step makes the launches of the eager step in the same order") {
+  const Model model = narrow_convnet();
+  SimulatedGpus machine(2);
+  DataParallelOptions options = spread(one_gpu(), {1, 2, 4}, one_f_one_b);
+  options.pipeline.recompute = Recompute::stage;
+  const auto eager = launches_of_steps(model, options, false), graphs = launches_of_steps(model, options, true);
+  std::size_t launches = 0;
+  for (const auto& [stream, of_stream] : eager) launches += of_stream.size();
+  CHECK(launches > 60);
+  CHECK(eager == graphs);
+}
+
+TEST_CASE("pipeline: if the capture of a step fails at any place, steps run eagerly to the same bits") {
+  const Model model = narrow_convnet();
+  SimulatedGpus machine(2);
+  simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
+  DataParallelOptions options = spread(one_gpu(), {1, 2, 3}, one_f_one_b);
+  options.clip_grad_norm = 0.5;
+  const Course eager = course_of(model, options, false);
+  int failed = 0;
+  for (int k = 1; k < 300; k += 1 + k) {
+    simt::simulation().fail_capture = k;
+    const Course course = course_of(model, options, true);
+    INFO("operation " << k);
+    CHECK(course == eager);
+    failed += simt::simulation().fail_capture == 0;
+    if (simt::simulation().fail_capture == 0) CHECK_THAT(course.steps, Catch::Contains("a graph capture failed"));
+    simt::simulation().fail_capture = 0;
+    CHECK(simt::live().graphs == 0);
+  }
+  CHECK(failed > 4);
 }
 
 TEST_CASE("pipeline: a failing stage on a simulated GPU ends all") {

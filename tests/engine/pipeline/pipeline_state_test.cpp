@@ -224,6 +224,7 @@ TEST_CASE("pipeline: impossible options are refused, with what would work") {
   refused([](auto& o) { o.devices = cpus(9), o.pipeline.stages = 9; }, "conv2, conv3, fc1, fc2");
   refused([](auto& o) { o.pipeline.cuts = {"fc3"}; }, "conv2, conv3, fc1, fc2");
   refused([](auto& o) { o.pipeline.cuts = {"conv2", "fc1"}; }, "requires 1 cuts, not 2");
+  refused([](auto& o) { o.pipeline.measured = o.deterministic = true; }, "--deterministic excludes");
   refused([](auto& o) { o.loss = LossAt::gathered; }, "--loss local");
   refused([](auto& o) { o.split = Split::chunk; }, "--split balanced");
   refused([](auto& o) { o.split_weights = {1}; }, "--split balanced");
@@ -248,6 +249,23 @@ TEST_CASE("pipeline: the stages are described in one line") {
                                           Catch::Contains(" % balanced, bubble 11 % (1f1b, 8 micro-batches), ") &&
                                           Catch::EndsWith(" on the fullest device"));
   CHECK(DataParallel(residual_net(), on_cpus(1)).describe_pipeline().empty());
+}
+
+// The model of costs has no fixed cost of a call, so it gives the many small layers no time. Measured, they take longer
+// than the large one.
+TEST_CASE("pipeline: measured times choose another cut than modelled ones, and the same bits") {
+  const Model model = models::mlp({.hidden = {64, 64, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4}});
+  DataParallelOptions options = pipelined(on_cpus(1), {1, 2, 3}, one_f_one_b);
+  const auto cut_of = [&] { return DataParallel(model, options).options().pipeline.cuts.at(0); };
+  const std::string modelled = cut_of();
+  CHECK((modelled == "fc2" || modelled == "fc3"));
+  const Trained expected = train(model, options, 7);
+  options.pipeline.measured = true;
+  const std::string measured = cut_of();
+  CHECK(std::stoi(measured.substr(2)) > 5);
+  check_same(train(model, options, 7), expected);
+  options.pipeline.cuts = {"fc4"};
+  CHECK(cut_of() == "fc4");
 }
 
 TEST_CASE("pipeline: a failure in any phase of any stage names replica, stage and micro-batch, and ends all") {
