@@ -17,18 +17,22 @@ void check_types(const OpDesc& desc, std::initializer_list<const TensorDesc*> te
       refuse(desc, std::string("this device computes in float32, not ") + to_string(tensor->type));
 }
 
+bool supports(LowPrecision low, DType type) {
+  return is_low(type) && (low == LowPrecision::allowed || (low == LowPrecision::bfloat16 && type == DType::bf16));
+}
+
 // Activations and the weights that layers read: all float32, or all of one 16-bit type if `low` allows it.
 void check_activations(const OpDesc& desc, LowPrecision low, std::initializer_list<const TensorDesc*> tensors) {
   const DType type = (*tensors.begin())->type;
-  if (low != LowPrecision::allowed || !is_low(type)) return check_types(desc, tensors);
+  if (!supports(low, type)) return check_types(desc, tensors);
   for (const TensorDesc* tensor : tensors)
     if (tensor->type != type)
       refuse(desc, std::string("activations and weights must have one type, not ") + to_string(type) + " and " +
                        to_string(tensor->type));
 }
 
-void check_low(const OpDesc& desc, LowPrecision low, bool asked) {
-  if (asked && low != LowPrecision::allowed) refuse(desc, "this device does not support mixed precision");
+void check_scaling(const OpDesc& desc, LowPrecision low, bool asked) {
+  if (asked && low != LowPrecision::allowed) refuse(desc, "this device does not scale losses");
 }
 
 std::int64_t window_output(std::int64_t in, const Window& w) { return (in + 2 * w.padding - w.kernel) / w.stride + 1; }
@@ -223,10 +227,10 @@ struct Check {
   void operator()(const SoftmaxCrossEntropy& d) const {
     check_count(desc, d.batch);
     if (d.classes < 1) refuse(desc, "there must be at least one class, not " + std::to_string(d.classes));
-    check_low(desc, low, d.scaled);
+    check_scaling(desc, low, d.scaled);
   }
   bool reads_low(DType other, DType type) const {
-    return low != LowPrecision::refused && (other == DType::f32 || (low == LowPrecision::allowed && other == type));
+    return low != LowPrecision::refused && (other == DType::f32 || (supports(low, type) && other == type));
   }
   void operator()(const Reorder& d) const {
     if (d.src.shape != d.dst.shape) refuse(desc, "the shapes differ");
@@ -243,14 +247,15 @@ struct Check {
   void operator()(const MovingAverage& d) const { check_count(desc, d.count); }
   void operator()(const OptimizerUpdate& d) const {
     check_count(desc, d.count);
-    check_low(desc, low, d.copy.has_value());
     if (d.copy && !is_low(*d.copy))
       refuse(desc, std::string("the copy of the weights must be bfloat16 or float16, not ") + to_string(*d.copy));
+    if (d.copy && !supports(low, *d.copy))
+      refuse(desc, std::string("this device does not support mixed precision in ") + to_string(*d.copy));
   }
   void operator()(const GradNormPartials& d) const { check_count(desc, d.count); }
   void operator()(const GradNormFinish& d) const {
     check_count(desc, d.blocks);
-    check_low(desc, low, d.scaling.has_value());
+    check_scaling(desc, low, d.scaling.has_value());
   }
   void operator()(const GatherImages& d) const {
     check_types(desc, {&d.x});

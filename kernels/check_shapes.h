@@ -7,8 +7,9 @@
 
 namespace dp::kernels {
 
-// Support for 16-bit activations and weights. converted: only Reorder accepts them, to and from float32.
-enum class LowPrecision { refused, converted, allowed };
+// The 16-bit types of activations and weights that a device supports. converted: both, but only in Reorder, to and from
+// float32. bfloat16: bfloat16 in all ops, float16 only in Reorder.
+enum class LowPrecision { refused, converted, bfloat16, allowed };
 
 // Error(usage) with the op and its shapes if types, shapes or windows do not match.
 void check_shapes(const OpDesc& desc, LowPrecision low = LowPrecision::refused);

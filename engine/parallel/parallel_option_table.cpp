@@ -70,7 +70,7 @@ void add_training(Table& table) {
   table.add("on-nonfinite", accepts::one_of({"abort", "skip"}), &Options::on_nonfinite,
             "action if the loss or a gradient is NaN or infinite: abort, skip");
   table.add(
-      "amp", accepts::flag(), "mixed precision on GPUs: 16-bit activations and weights, float32 masters",
+      "amp", accepts::flag(), "mixed precision: 16-bit activations and weights, float32 masters",
       [](const Options& o) { return o.amp != Amp::off; },
       [](Options& o, const OptionValue& on) {
         o.amp = std::get<bool>(on) ? Amp::bfloat16 : Amp::off;
@@ -79,7 +79,7 @@ void add_training(Table& table) {
   table
       .add(
           "amp-dtype", accepts::one_of({"bfloat16", "float16"}),
-          "type for --amp: bfloat16, or float16 with loss scaling",
+          "type for --amp: bfloat16, or on GPUs float16 with loss scaling",
           [](const Options& o) {
             return o.amp == Amp::off ? OptionValue{}
                                      : OptionValue{std::string(o.amp == Amp::float16 ? "float16" : "bfloat16")};

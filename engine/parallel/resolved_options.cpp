@@ -120,7 +120,8 @@ constexpr int kMicroBatchesPerStage = 4;
 void resolve_pipeline(DataParallelOptions& o) {
   PipelineOptions& pipeline = o.pipeline;
   if (pipeline.stages == 1) {
-    if (pipeline.micro_batches != 0 || !pipeline.cuts.empty() || pipeline.recompute != Recompute::none)
+    if (pipeline.micro_batches != 0 || !pipeline.cuts.empty() || pipeline.measured ||
+        pipeline.recompute != Recompute::none)
       refuse("micro-batches, cuts and recomputation require at least two stages; use --pipeline-stages 2 or more");
     return;
   }
@@ -178,8 +179,8 @@ ResolvedOptions resolved(DataParallelOptions o) {
     if (device.kind != o.devices.front().kind)
       refuse(fmt::format("devices of different kinds, {} and {}, cannot train together", to_string(o.devices.front()),
                          to_string(device)));
-  if (o.amp != Amp::off && o.devices.front().kind == DeviceKind::cpu)
-    refuse("--amp requires GPUs: CPU replicas compute in float32; remove it");
+  if (o.amp == Amp::float16 && o.devices.front().kind == DeviceKind::cpu)
+    refuse("--amp-dtype float16 requires GPUs; use bfloat16");
   if (!(std::isnormal(o.loss_scale.initial) && o.loss_scale.initial > 0 && o.loss_scale.growth >= 1 &&
         std::isfinite(o.loss_scale.growth) && o.loss_scale.backoff > 0 && o.loss_scale.backoff < 1 &&
         o.loss_scale.growth_interval >= 1))

@@ -33,7 +33,7 @@ struct StepKind {
 
 class StepGraphs {
  public:
-  struct Members {  // one entry per replica of this process, or per stage of it, in order; not owned
+  struct Members {  // one entry per replica of this process, or with a pipeline per stage of each; not owned
     std::vector<Replica*> replicas;
     std::vector<GradientSync*> gradient_syncs;
     std::vector<kernels::Communicator*> io;            // empty for one replica

@@ -8,8 +8,8 @@
 //       backward      a bucket of gradients is reduced, updated and sent back as soon as it is complete (gradient_sync)
 //       update        here if it must see the whole gradient first, then the moving average
 //
-// With a pipeline, train_pipelined() runs forward, loss and backward of single items in the order of the schedule, also
-// as a graph.
+// With a pipeline, train_pipelined() runs forward, loss and backward of single items in the order of the schedule. A
+// graph can capture it.
 #include "engine/parallel/training_step.h"
 
 #include <fmt/format.h>

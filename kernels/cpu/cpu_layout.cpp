@@ -60,6 +60,10 @@ std::string name_of(const DnnlDesc& md) {
   return name + gaps;
 }
 
+memory::data_type dnnl_type(DType type) {
+  return type == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
 struct NativeDesc : NativeLayout {
   explicit NativeDesc(const DnnlDesc& md) : desc(md) {}
   DnnlDesc desc;
@@ -71,12 +75,12 @@ Layout make_layout(const DnnlDesc& md, DType type) {
   const memory::dims dims = dnnl_compat::blocking_of(md).dims;
   Layout layout;
   layout.name = name_of(md) + ":" + short_name(type) + to_string(Shape(std::span<const std::int64_t>(dims)));
-  layout.bytes = md.get_size() / sizeof(float) * size_of(type);
+  layout.bytes = md.get_size() / memory::data_type_size(dnnl_compat::type_of(md)) * size_of(type);
   layout.native = std::make_shared<const NativeDesc>(md);
   return layout;
 }
 
-Layout plain_cpu_layout(const Shape& shape, DType type) { return make_layout(plain_desc(dims_of(shape)), type); }
+Layout plain_cpu_layout(const Shape& shape, DType type) { return make_layout(plain_desc(dims_of(shape), type), type); }
 
 const DnnlDesc& desc_of(const Layout& layout) { return dynamic_cast<const NativeDesc&>(*layout.native).desc; }
 
@@ -85,17 +89,38 @@ memory::dims dims_of(const Shape& shape) {
   return memory::dims(shape.dims().begin(), shape.dims().end());
 }
 
-DnnlDesc plain_desc(const memory::dims& dims) {
+DnnlDesc plain_desc(const memory::dims& dims, DType type) {
   memory::dims strides(dims.size(), 1);
   for (std::size_t axis = dims.size() - 1; axis > 0; --axis)
     strides[axis - 1] = strides[axis] * std::max<std::int64_t>(1, dims[axis]);
-  return DnnlDesc(dims, memory::data_type::f32, strides);
+  return DnnlDesc(dims, dnnl_type(type), strides);
 }
 
-DnnlDesc any_desc(const memory::dims& dims) { return DnnlDesc(dims, memory::data_type::f32, memory::format_tag::any); }
+DnnlDesc any_desc(const memory::dims& dims, DType type) {
+  return DnnlDesc(dims, dnnl_type(type), memory::format_tag::any);
+}
+
+DnnlDesc with_type(const DnnlDesc& md, DType type) {
+  using Tag = memory::format_tag;
+  constexpr Tag kTags[] = {Tag::AB16b16a,   Tag::AB16b32a, Tag::AB16b64a,   Tag::nChw4c,   Tag::nChw8c,
+                           Tag::nChw16c,    Tag::Abcd8a,   Tag::Oihw16o,    Tag::Ohwi8o,   Tag::Ohwi16o,
+                           Tag::OIhw16i16o, Tag::OIhw8i8o, Tag::OIhw16o16i, Tag::OIhw8o8i, Tag::IOhw16o16i,
+                           Tag::IOhw16i16o, Tag::OIhw4i4o};
+  const memory::data_type wanted = dnnl_type(type);
+  if (dnnl_compat::type_of(md) == wanted) return md;
+  const dnnl_compat::Blocking b = dnnl_compat::blocking_of(md);
+  if (b.known && b.inner_sizes.empty()) return DnnlDesc(b.dims, wanted, b.strides);
+  std::string name = name_of(md);
+  if (b.inner_sizes.back() == 2) name = b.dims.size() == 2 ? name.substr(0, name.size() - 2) : "ABcd16b16a";
+  for (const Tag tag : kTags) {
+    const DnnlDesc found(b.dims, wanted, tag, /*allow_empty=*/true);  // empty if the tag has another rank
+    if (!dnnl_compat::is_empty(found) && name_of(found) == name) return found;
+  }
+  return plain_desc(b.dims, type);
+}
 
 DnnlDesc requested(const TensorDesc& tensor, const memory::dims& dims) {
-  if (tensor.layout.any()) return any_desc(dims);
+  if (tensor.layout.any()) return any_desc(dims, tensor.type);
   const DnnlDesc& md = desc_of(tensor.layout);
   return dnnl_compat::blocking_of(md).dims == dims ? md : md.reshape(dims);
 }
@@ -151,7 +176,7 @@ TensorDesc in_layout_of(const TensorDesc& like, const TensorDesc& tensor) {
   if (v.block == 1) return resolved_plain(tensor);
   const bool blocked = !dnnl_compat::blocking_of(desc_of(like.layout)).inner_sizes.empty();
   const Tag tag = !blocked ? Tag::nhwc : v.block == 16 ? Tag::nChw16c : v.block == 8 ? Tag::nChw8c : Tag::nChw4c;
-  return resolved(tensor, DnnlDesc(dims_of(tensor.shape), memory::data_type::f32, tag));
+  return resolved(tensor, DnnlDesc(dims_of(tensor.shape), dnnl_type(tensor.type), tag));
 }
 
 }  // namespace dp::kernels

@@ -1,4 +1,4 @@
-// Layouts of the CPU backend: Layout::native holds a dnnl::memory::desc.
+// Layouts of the CPU backend: Layout::native holds a dnnl::memory::desc, of bfloat16 or of float32.
 #pragma once
 
 #include <dnnl.hpp>
@@ -10,14 +10,17 @@ namespace dp::kernels {
 using DnnlDesc = dnnl::memory::desc;
 
 // The name lists the axes, outermost first, blocked axes in upper case; then the inner blocks, type and shape:
-// "aBcd8b:f32(64, 32, 26, 26)". Descriptors with the same name have the same memory order. oneDNN has no float64 or
-// int64 here; a layout of these types holds the float32 descriptor of the same order.
+// "aBcd8b:f32(64, 32, 26, 26)". Descriptors with the same name have the same memory order. Layouts of all other types
+// hold the float32 descriptor of the same order.
 Layout make_layout(const DnnlDesc& md, DType type);
 Layout plain_cpu_layout(const Shape& shape, DType type);
 
 const DnnlDesc& desc_of(const Layout& layout);  // the layout must not be any()
-DnnlDesc plain_desc(const dnnl::memory::dims& dims);
-DnnlDesc any_desc(const dnnl::memory::dims& dims);
+DnnlDesc plain_desc(const dnnl::memory::dims& dims, DType type = DType::f32);
+DnnlDesc any_desc(const dnnl::memory::dims& dims, DType type);
+// The same memory order with elements of `type`, bf16 or f32. Where bfloat16 weights are stored in pairs, a similar
+// order without pairs. Row-major if no descriptor of that type has the order.
+DnnlDesc with_type(const DnnlDesc& md, DType type);
 dnnl::memory::dims dims_of(const Shape& shape);
 
 // The requested descriptor: format_tag::any, or the given layout reshaped to `dims` (the weights of a linear layer may

@@ -27,6 +27,9 @@ struct Blocking {
 
 #if DNNL_VERSION_MAJOR >= 3
 
+inline memory::data_type type_of(const memory::desc& md) { return md.get_data_type(); }
+inline bool is_empty(const memory::desc& md) { return !md; }
+
 inline Blocking blocking_of(const memory::desc& md) {
   Blocking b;
   b.dims = md.get_dims();
@@ -89,6 +92,9 @@ inline auto avg_pool_backward(const dnnl::engine& e, const memory::desc& dx, con
 }
 
 #else
+
+inline memory::data_type type_of(const memory::desc& md) { return md.data_type(); }
+inline bool is_empty(const memory::desc& md) { return md.data.ndims == 0; }
 
 inline Blocking blocking_of(const memory::desc& md) {
   const dnnl_memory_desc_t& d = md.data;

@@ -4,6 +4,7 @@
 #include "kernels/cpu/announce.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/dropout_plane.h"
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/op_args.h"
 
@@ -22,15 +23,17 @@ class DropoutOp : public HostOp {
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<DropoutApply>(pointers);
-    const float* x = static_cast<const float*>(args.x);
-    float* y = static_cast<float*>(args.y);
     const std::int64_t* samples = static_cast<const std::int64_t*>(args.samples);
     const StepInputs& step = *static_cast<const StepInputs*>(args.inputs);
-    parallel_ranges(threads_, view_.n * view_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t n = i / view_.blocks, block = i % view_.blocks, at = view_.at(n, block);
-        plane_->apply(DropoutWords(step, layer_, samples[n]), block, x + at, y + at, nullptr);
-      }
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      const T* x = static_cast<const T*>(args.x);
+      T* y = static_cast<T*>(args.y);
+      parallel_ranges(threads_, view_.n * view_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const std::int64_t n = i / view_.blocks, block = i % view_.blocks, at = view_.at(n, block);
+          plane_->apply(DropoutWords(step, layer_, samples[n]), block, x + at, y + at, nullptr);
+        }
+      });
     });
   }
 

@@ -30,16 +30,17 @@ class DropoutPlane {
  public:
   DropoutPlane(const DropoutSpec& spec, const ActivationView& view);
   // y = kept ? x * scale : 0 for one plane; x, y and mask point to its first element. mask becomes 255 where the
-  // element is dropped; it may be null. May run in place.
-  void apply(const DropoutWords& words, std::int64_t block_index, const float* x, float* y, std::uint8_t* mask) const;
+  // element is dropped; it may be null. May run in place. T is float or BFloat16.
+  template <typename T>
+  void apply(const DropoutWords& words, std::int64_t block_index, const T* x, T* y, std::uint8_t* mask) const;
   float scale() const { return scale_; }
 
  private:
-  template <int L>
-  void by_channels(const DropoutWords& words, std::int64_t block_index, const float* x, float* y,
+  template <int kWidth, int L, typename T>
+  void by_channels(const DropoutWords& words, std::int64_t block_index, std::int64_t first, const T* x, T* y,
                    std::uint8_t* mask) const;
-  void by_elements(const DropoutWords& words, std::int64_t block_index, const float* x, float* y,
-                   std::uint8_t* mask) const;
+  template <typename T>
+  void by_elements(const DropoutWords& words, std::int64_t block_index, const T* x, T* y, std::uint8_t* mask) const;
 
   std::uint32_t threshold_;
   float scale_;

@@ -7,8 +7,11 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <unordered_map>
 
 #include "dp/tensor.h"
+#include "kernels/cpu/dnnl_compat.h"
+#include "kernels/cpu/dnnl_op.h"
 
 namespace dp::kernels {
 namespace {
@@ -64,6 +67,31 @@ double measured_gflops(int threads) {
     sink += peak.run(kRounds, omp_get_thread_num());
     if (sink == 1) std::puts("");  // keeps the compiler from removing the loop
     best = std::max(best, threads * static_cast<double>(kRounds) * peak.operations / (seconds() - start) * 1e-9);
+  }
+  return best;
+}
+
+double measured_bfloat16_gflops(int threads) {
+  constexpr std::int64_t kSize = 1024;
+  const OmpThreads used(threads);
+  const auto any = any_desc({kSize, kSize}, DType::bf16);
+  const auto pd = dnnl_compat::linear_forward(dnnl_engine(), any, any, DnnlDesc(), any, dnnl::primitive_attr());
+  const dnnl::inner_product_forward product(pd);
+  const auto memory = [](const DnnlDesc& md) {
+    dnnl::memory made(md, dnnl_engine());
+    std::memset(made.get_data_handle(), 0, md.get_size());
+    return made;
+  };
+  dnnl::stream stream(dnnl_engine());
+  const std::unordered_map<int, dnnl::memory> args{{DNNL_ARG_SRC, memory(pd.src_desc())},
+                                                   {DNNL_ARG_WEIGHTS, memory(pd.weights_desc())},
+                                                   {DNNL_ARG_DST, memory(pd.dst_desc())}};
+  double best = 0;
+  for (int repeat = 0; repeat < 20; ++repeat) {
+    const double start = seconds();
+    product.execute(stream, args);
+    stream.wait();
+    best = std::max(best, 2.0 * kSize * kSize * kSize / (seconds() - start) * 1e-9);
   }
   return best;
 }

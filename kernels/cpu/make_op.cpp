@@ -45,7 +45,7 @@ std::unique_ptr<HostOp> make(const LinearReluBackward& desc, const CpuOpOptions&
 std::unique_ptr<HostOp> make(const LinearLoss& desc, const CpuOpOptions& options) { return unfused(desc, options); }
 
 std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& options) {
-  check_shapes(desc, LowPrecision::converted);
+  check_shapes(desc, options.bfloat16 ? LowPrecision::bfloat16 : LowPrecision::converted);
   CpuOpOptions used = options;
   if (kThreadSanitizer) used.threads = 1;
   require_address_space(0);                // oneDNN 2.6 crashes when an internal allocation fails

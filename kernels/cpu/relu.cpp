@@ -3,6 +3,8 @@
 
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/element.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/op_args.h"
 
@@ -15,35 +17,41 @@ class ReluOp : public HostOp {
   ReluOp(const TensorDesc& x, bool backward, float scale, const CpuOpOptions& options)
       : backward_(backward), scale_(scale) {
     tensors_ = {resolved_plain(x)};
-    count_ = static_cast<std::int64_t>(tensors_[0].layout.bytes / sizeof(float));
-    threads_ = threads_for(options.threads, count_ * 4);
+    count_ = static_cast<std::int64_t>(tensors_[0].layout.bytes / size_of(x.type));
+    threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes));
   }
   std::string implementation() const override { return "own:simd"; }
 
   void execute(std::span<void* const> pointers, void*) override {
-    if (backward_) {
-      const auto args = args_of<ReluBackward>(pointers);
-      backward(static_cast<const float*>(args.dy), static_cast<const float*>(args.y), static_cast<float*>(args.dx));
-    } else {
-      const auto args = args_of<ReluForward>(pointers);
-      forward(static_cast<const float*>(args.x), static_cast<float*>(args.y));
-    }
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      if (backward_) {
+        const auto args = args_of<ReluBackward>(pointers);
+        backward(static_cast<const T*>(args.dy), static_cast<const T*>(args.y), static_cast<T*>(args.dx));
+      } else {
+        const auto args = args_of<ReluForward>(pointers);
+        forward(static_cast<const T*>(args.x), static_cast<T*>(args.y));
+      }
+    });
   }
 
  private:
-  void forward(const float* x, float* y) const {
+  template <typename T>
+  void forward(const T* x, T* y) const {
     parallel_ranges(threads_, count_, 16, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) y[i] = x[i] < 0 ? 0.f : x[i];  // NaN stays NaN
+      for_lanes_of(begin, end, [=](auto lanes, std::int64_t i) {
+        using V = decltype(lanes);
+        const typename V::Floats value = V::load(x + i);
+        V::store(y + i, value < 0.f ? typename V::Floats{} : value);  // NaN stays NaN
+      });
     });
   }
-  void backward(const float* dy, const float* y, float* dx) const {
+  template <typename T>
+  void backward(const T* dy, const T* y, T* dx) const {
     parallel_ranges(threads_, count_, 16, [=, scale = scale_](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-      for (std::int64_t i = begin; i < end; ++i) {
-        const float gradient = dy[i];  // read unconditionally, otherwise the loop is not vectorised
-        dx[i] = y[i] > 0 ? gradient * scale : 0.f;
-      }
+      for_lanes_of(begin, end, [=](auto lanes, std::int64_t i) {
+        using V = decltype(lanes);
+        V::store(dx + i, V::load(y + i) > 0.f ? V::load(dy + i) * scale : typename V::Floats{});
+      });
     });
   }
 

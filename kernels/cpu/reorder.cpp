@@ -1,41 +1,50 @@
-// Reorder. oneDNN reorders float32. It has no float64, which is converted in row-major order before or after the
-// reorder. 16-bit types are converted only if the memory order stays the same.
+// Reorder. oneDNN reorders float32 and bfloat16. It has no float64, which is converted in row-major order before or
+// after the reorder. float16 is converted only if the memory order stays the same.
 #include <cstring>
 #include <memory>
 #include <optional>
-#include <type_traits>
 
+#include "kernels/cpu/convert.h"
 #include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dnnl_op.h"
-#include "kernels/cpu/parallel.h"
-#include "kernels/low_float.h"
 #include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {
 
-template <typename T>
-constexpr bool kLow = std::is_same_v<T, BFloat16> || std::is_same_v<T, Float16>;
+// Images of float32 in nchw to bfloat16 in nhwc, which oneDNN reorders at 0.2 GB/s.
+class ImagesToNhwc : public HostOp {
+ public:
+  ImagesToNhwc(const TensorDesc& src, const TensorDesc& dst, const CpuOpOptions& options)
+      : images_(src.shape[0]), channels_(src.shape[1]), pixels_(src.shape[2] * src.shape[3]) {
+    tensors_ = {src, dst};
+    threads_ = threads_for(options.threads, static_cast<std::int64_t>(src.layout.bytes + dst.layout.bytes));
+  }
+  std::string implementation() const override { return "own:images"; }
 
-template <typename To, typename From>
-inline To converted(From value) {
-  if constexpr (kLow<To>)
-    return from_float<To>(value);
-  else if constexpr (kLow<From>)
-    return to_float(value);
-  else
-    return static_cast<To>(value);
-}
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Reorder>(pointers);
+    const float* src = static_cast<const float*>(args.src);
+    BFloat16* dst = static_cast<BFloat16*>(args.dst);
+    parallel_ranges(threads_, images_ * pixels_, 16, [=, this](std::int64_t at, std::int64_t end) {
+      for (; at < end; ++at) {
+        const float* from = src + at / pixels_ * channels_ * pixels_ + at % pixels_;
+        for (std::int64_t c = 0; c < channels_; ++c) dst[at * channels_ + c] = from_float<BFloat16>(from[c * pixels_]);
+      }
+    });
+  }
+  static bool fits(const TensorDesc& src, const TensorDesc& dst) {
+    constexpr std::int64_t kFewChannels = 8;
+    if (src.type != DType::f32 || dst.type != DType::bf16 || src.shape.rank() != 4 || src.shape[1] > kFewChannels)
+      return false;
+    const DnnlDesc nhwc(dims_of(dst.shape), dnnl::memory::data_type::bf16, dnnl::memory::format_tag::nhwc);
+    return src.layout == plain_cpu_layout(src.shape, DType::f32) && dst.layout == make_layout(nhwc, DType::bf16);
+  }
 
-template <typename From, typename To>
-void convert(int threads, const void* src, void* dst, std::int64_t count) {
-  const From* from = static_cast<const From*>(src);
-  To* to = static_cast<To*>(dst);
-  parallel_ranges(threads, count, 16, [=](std::int64_t begin, std::int64_t end) {
-#pragma omp simd
-    for (std::int64_t i = begin; i < end; ++i) to[i] = converted<To>(from[i]);
-  });
-}
+ private:
+  std::int64_t images_, channels_, pixels_;
+  int threads_ = 1;
+};
 
 class ReorderOp : public HostOp {
  public:
@@ -51,7 +60,7 @@ class ReorderOp : public HostOp {
     if (from_dims.size() < to_dims.size()) from = from.reshape(to_dims);
     if (to_dims.size() < from_dims.size()) to = to.reshape(from_dims);
     same_order_ = make_layout(from, DType::f32) == make_layout(to, DType::f32);
-    if (!same_order_ && (size_of(src_) == 2 || size_of(dst_) == 2))
+    if (!same_order_ && (src_ == DType::f16 || dst_ == DType::f16))
       throw Error(ErrorCode::usage, std::string("reorder: ") + to_string(src_) + " to " + to_string(dst_) +
                                         " cannot change the layout on CPUs, from " + tensors_[0].layout.name + " to " +
                                         tensors_[1].layout.name + "; convert to float32 first");
@@ -67,7 +76,8 @@ class ReorderOp : public HostOp {
     call_.emplace(dnnl::reorder(pd), pd.scratchpad_desc());
     call_->add_input(DNNL_ARG_FROM, from);
     call_->add_output(DNNL_ARG_TO, to);
-    if (src_ != dst_) converted_bytes_ = (static_cast<std::size_t>(count_) * sizeof(float) + 127) / 128 * 128;
+    if (src_ == DType::f64 || dst_ == DType::f64)
+      converted_bytes_ = (static_cast<std::size_t>(count_) * sizeof(float) + 127) / 128 * 128;
   }
   std::size_t workspace_bytes() const override { return converted_bytes_ + (call_ ? call_->scratchpad_bytes() : 0); }
   std::string implementation() const override { return implementation_; }
@@ -105,6 +115,7 @@ class ReorderOp : public HostOp {
     if (src_ == DType::f64 && dst_ == DType::f32) return convert<double, float>(threads_, src, dst, elements_);
     if (src_ == DType::f32 && dst_ == DType::f64) return convert<float, double>(threads_, src, dst, elements_);
     if (src_ == DType::f64) return convert<double, double>(threads_, src, dst, elements_);
+    if (src_ == DType::bf16 && dst_ == DType::bf16) return convert<BFloat16, BFloat16>(threads_, src, dst, elements_);
     if (dst_ == DType::bf16) return convert<float, BFloat16>(threads_, src, dst, elements_);
     if (dst_ == DType::f16) return convert<float, Float16>(threads_, src, dst, elements_);
     if (src_ == DType::bf16) return convert<BFloat16, float>(threads_, src, dst, elements_);
@@ -124,6 +135,8 @@ class ReorderOp : public HostOp {
 }  // namespace
 
 std::unique_ptr<HostOp> make(const Reorder& d, const CpuOpOptions& options) {
+  const TensorDesc src = resolved_plain(d.src), dst = resolved_plain(d.dst);
+  if (src.shape == dst.shape && ImagesToNhwc::fits(src, dst)) return std::make_unique<ImagesToNhwc>(src, dst, options);
   return std::make_unique<ReorderOp>(d, options);
 }
 

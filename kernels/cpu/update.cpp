@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/op_args.h"
 #include "kernels/step_state.h"
@@ -32,6 +33,16 @@ float update_range(float* __restrict weights, const float* __restrict gradients,
   return poison;
 }
 
+constexpr std::int64_t kRun = 4096;  // elements whose new values are in the cache when they are rounded
+
+// The copies that layers read, in mixed precision.
+void round_range(const float* weights, BFloat16* copy, std::int64_t begin, std::int64_t end) {
+  for_lanes_of(begin, end, [=](auto lanes, std::int64_t i) {
+    using V = decltype(lanes);
+    V::store(copy + i, V::load(weights + i));
+  });
+}
+
 // The end of the run of elements from `begin` that belong to one group.
 std::int64_t end_of_run(const std::uint8_t* groups, std::int64_t begin, std::int64_t end) {
   if (groups == nullptr) return end;
@@ -52,6 +63,7 @@ class OptimizerOp : public HostOp {
     const float* gradients = static_cast<const float*>(args.gradients);
     float* first = static_cast<float*>(args.first_state);
     float* second = static_cast<float*>(args.second_state);
+    BFloat16* copy = static_cast<BFloat16*>(args.copy);
     const auto* groups = static_cast<const std::uint8_t*>(args.groups);
     const UpdateInputs& update = static_cast<const StepInputs*>(args.inputs)->update;
     StepResults& results = *static_cast<StepResults*>(args.results);
@@ -61,11 +73,12 @@ class OptimizerOp : public HostOp {
     with_element(desc_.rule, first != nullptr, [&]<typename Element>() {
       parallel_ranges(threads_, desc_.count, kGroupElements, [=, &update, &results](std::int64_t at, std::int64_t end) {
         while (at < end) {
-          const std::int64_t next = end_of_run(groups, at, end);
+          const std::int64_t next = std::min(end_of_run(groups, at, end), at + kRun);
           const int group = groups != nullptr ? groups[at / kGroupElements] : 0;
           const Element element({update.groups[group], update.constants, clip, number});
           if (update_range(weights, gradients, first, second, element, at, next) != 0)
             std::atomic_ref(results.grad_nonfinite).store(1, std::memory_order_relaxed);
+          if (copy != nullptr) round_range(weights, copy, at, next);
           at = next;
         }
       });

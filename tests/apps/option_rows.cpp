@@ -275,7 +275,6 @@ std::vector<AloneRow> alone_rows() {
       {"--list-datasets", {"--list-datasets"}, 0, {"mnist ", "cifar10 ", "needs no files"}},
       {"--gpus", {"--gpus", "0"}, 4, {"--gpus 0", "no usable GPU"}},
       {"--num-gpus", {"--num-gpus", "2"}, 4, {"--num-gpus 2", "no usable GPU"}},
-      {"--amp", {"--amp", "--cpu", "1"}, 2, {"--amp", "requires GPUs"}},
       {"--amp-dtype", {"--amp-dtype", "float16", "--cpu", "1"}, 2, {"--amp-dtype"}},
       {"--nnodes", two_hosts, 6, {"rank"}, {"DP_TOKEN=secret"}},
       {"--node-rank",

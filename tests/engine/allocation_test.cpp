@@ -8,6 +8,7 @@
 #include <new>
 
 #include "support/catch.h"
+#include "support/emulated_bfloat16.h"
 #include "support/training.h"
 
 namespace {
@@ -114,6 +115,20 @@ TEST_CASE("nothing is allocated by the steps and evaluations of a pipeline") {
     options.pipeline = {.stages = 2, .micro_batches = 3, .schedule = schedule};
     options.clip_grad_norm = 1;
     options.ema_decay = 0.99;
+    CHECK(allocations_of(options) == 0);
+  }
+}
+
+TEST_CASE("nothing is allocated in mixed precision") {
+  const bool native = kernels::has_bfloat16();
+  for (const bool emulated : native ? std::vector{false, true} : std::vector{true}) {
+    std::optional<EmulatedBfloat16> emulation;
+    if (emulated) emulation.emplace();
+    DataParallelOptions options = on_cpus(2);
+    options.amp = Amp::bfloat16;
+    options.grad_accum_steps = 2;
+    options.ema_decay = 0.99;
+    INFO((emulated ? "emulated" : "native"));
     CHECK(allocations_of(options) == 0);
   }
 }

@@ -7,7 +7,6 @@
 #include <numeric>
 
 #include "dp/memory.h"
-#include "engine/parallel/memory/handed_over.h"
 #include "engine/replica/memory_room.h"
 
 namespace dp::engine {
@@ -125,11 +124,23 @@ std::size_t Reservations::missing(Replica& replica, const std::vector<BatchKind>
       size.grow(planned, replica.options());
       handed_over.grow(HandedOver::of(planned));
     });
-  std::size_t held = 0;
-  for (const kernels::LinkEnd& end : team_.ends_of_links(team_.local(replica))) held += end.link->held(end.end);
   return added(replica.arena() ? replica.arena()->bytes() : 0, size.total(replica.options())) +
-         added(held,
-               handed_over.in_links(kernels::backend(setup_.options.devices.front().kind).links_have_two_queues()));
+         missing_in_links(team_.local(replica), handed_over);
+}
+
+std::size_t Reservations::missing_in_links(std::size_t number, const HandedOver& bytes) const {
+  using enum kernels::Link::End;
+  const bool two_queues = kernels::backend(setup_.options.devices.front().kind).links_have_two_queues();
+  std::size_t sum = 0;
+  const auto add = [&](const auto& links, std::size_t link, kernels::Link::End end, std::size_t tensor) {
+    if (tensor > 0 && (end == sender || two_queues))
+      sum += added(links[link]->held(end), kernels::Link::kSlots * tensor);
+  };
+  add(team_.forward_links, number, sender, bytes.output);
+  add(team_.backward_links, number, receiver, bytes.output_grad);
+  add(team_.forward_links, number - 1, receiver, bytes.input);
+  add(team_.backward_links, number - 1, sender, bytes.input_grad);
+  return sum;
 }
 
 void Reservations::require_room(const std::vector<BatchKind>& batches, const std::optional<Optimizer>& optimizer,

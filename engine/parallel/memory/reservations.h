@@ -11,6 +11,7 @@
 
 #include "engine/parallel/gathered_loss.h"
 #include "engine/parallel/memory/batch_kind.h"
+#include "engine/parallel/memory/handed_over.h"
 #include "engine/parallel/replica_set.h"
 
 namespace dp::engine {
@@ -42,6 +43,7 @@ class Reservations {
   std::size_t taken(std::size_t bytes) const;                     // bytes that a replica's buffer of this size occupies
   std::size_t added(std::size_t held, std::size_t needed) const;  // by a buffer that replaces a smaller one
   std::size_t missing(Replica& replica, const std::vector<BatchKind>& batches) const;
+  std::size_t missing_in_links(std::size_t number, const HandedOver& bytes) const;  // of worker `number`
   void place(Replica& replica, const BatchKind& batch);
   void place_links(Replica& replica, const Plan& plan);
   // Calls f(replica, gradient_sync) on every worker, stage by stage: a stage's plans depend on those before it.

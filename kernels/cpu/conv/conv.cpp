@@ -1,11 +1,18 @@
 // Convolutions: oneDNN's, or our own for Winograd and for few input channels.
+#include <algorithm>
+#include <array>
 #include <memory>
+#include <utility>
 
+#include "kernels/cpu/bfloat16_support.h"
+#include "kernels/cpu/conv/amx_weights.h"
 #include "kernels/cpu/conv/conv_thin.h"
 #include "kernels/cpu/conv/conv_winograd.h"
+#include "kernels/cpu/conv/flipped_data.h"
 #include "kernels/cpu/conv/winograd_conv.h"
 #include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dnnl_op.h"
+#include "kernels/cpu/widened_op.h"
 
 namespace dp::kernels {
 namespace {
@@ -19,8 +26,29 @@ DnnlDesc bias_desc(bool bias, const TensorDesc& w) { return bias ? plain_desc({w
 
 // oneDNN requires a forward descriptor of the same shapes to make a backward primitive.
 auto forward_hint(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const ConvShape& shape) {
-  return dnnl_compat::conv_forward(dnnl_engine(), any_desc(dims_of(x.shape)), any_desc(dims_of(w.shape)), DnnlDesc(),
-                                   any_desc(dims_of(y.shape)), shape, op_attributes());
+  return dnnl_compat::conv_forward(dnnl_engine(), any_desc(dims_of(x.shape), x.type),
+                                   any_desc(dims_of(w.shape), x.type), DnnlDesc(), any_desc(dims_of(y.shape), x.type),
+                                   shape, op_attributes());
+}
+
+std::unique_ptr<HostOp> widened(const Conv2dForward& d, const CpuOpOptions& options) {
+  using D = Conv2dForward;
+  constexpr auto p = positions<D>();
+  return widened<D>(d, options, {{&D::x, p.x}, {&D::w, p.w}, {&D::y, p.y, true}});
+}
+std::unique_ptr<HostOp> widened(const Conv2dBackwardData& d, const CpuOpOptions& options) {
+  using D = Conv2dBackwardData;
+  constexpr auto p = positions<D>();
+  return widened<D>(d, options, {{&D::dy, p.dy}, {&D::w, p.w}, {&D::dx, p.dx, true}});
+}
+std::unique_ptr<HostOp> widened(const Conv2dBackwardWeights& d, const CpuOpOptions& options) {
+  using D = Conv2dBackwardWeights;
+  constexpr auto p = positions<D>();
+  return widened<D>(d, options, {{&D::x, p.x}, {&D::dy, p.dy}});
+}
+
+bool has_winograd(const TensorDesc& tensor, const CpuOpOptions& options) {
+  return tensor.type == DType::f32 && !options.direct_convolutions;
 }
 
 // Calls make(shape) with the Winograd algorithm if `winograd` and if oneDNN supports it for these layouts (version 2
@@ -34,6 +62,48 @@ auto with_algorithm(const Window& window, bool winograd, const Make& make) {
   return make(shape_of(window, dnnl::algorithm::convolution_direct));
 }
 
+// A convolution and the reorder of its output, in one op.
+class ThenReordered : public HostOp {
+ public:
+  ThenReordered(std::unique_ptr<HostOp> convolution, std::unique_ptr<HostOp> reorder)
+      : convolution_(std::move(convolution)), reorder_(std::move(reorder)) {
+    tensors_ = convolution_->tensors();
+    bytes_ = (tensors_[2].layout.bytes + 63) / 64 * 64;
+    tensors_[2] = reorder_->tensors()[1];
+  }
+  std::size_t workspace_bytes() const override {
+    return bytes_ + std::max(convolution_->workspace_bytes(), reorder_->workspace_bytes());
+  }
+  std::string implementation() const override { return convolution_->implementation() + " + reorder"; }
+  void execute(std::span<void* const> args, void* workspace) override {
+    constexpr auto p = positions<Conv2dForward>();
+    std::array<void*, kArgCount<Conv2dForward>> own{};
+    std::copy(args.begin(), args.end(), own.begin());
+    void* const y = std::exchange(own[static_cast<std::size_t>(p.y.index)], workspace);
+    void* const rest = static_cast<char*>(workspace) + bytes_;
+    convolution_->execute(own, rest);
+    void* const both[] = {workspace, y};
+    reorder_->execute(both, rest);
+  }
+
+ private:
+  std::unique_ptr<HostOp> convolution_, reorder_;
+  std::size_t bytes_ = 0;
+};
+
+// oneDNN's implementations with AMX require nhwc, but it has none for one input channel. Reordering the output costs less
+// than running the next layers without AMX.
+std::unique_ptr<HostOp> in_nhwc_for_amx(std::unique_ptr<HostOp> op, const Conv2dForward& d,
+                                        const CpuOpOptions& options) {
+  const TensorDesc y = op->tensors()[2];
+  const bool amx = op->implementation().find("amx") != std::string::npos;
+  if (!has_amx() || d.x.type != DType::bf16 || amx || !d.y.layout.any()) return op;
+  const TensorDesc nhwc =
+      resolved(d.y, DnnlDesc(dims_of(d.y.shape), dnnl::memory::data_type::bf16, dnnl::memory::format_tag::nhwc));
+  if (y.layout == nhwc.layout) return op;
+  return std::make_unique<ThenReordered>(std::move(op), make(Reorder{y, nhwc}, options));
+}
+
 template <typename PrimitiveDesc>
 bool is_winograd(const PrimitiveDesc& pd) {
   return std::string_view(pd.impl_info_str()).find("wino") != std::string_view::npos;
@@ -42,6 +112,7 @@ bool is_winograd(const PrimitiveDesc& pd) {
 }  // namespace
 
 std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options) {
+  if (is_widened(d.x.type, options)) return widened(d, options);
   dnnl::primitive_attr attr = op_attributes();
   if (d.relu) {
     dnnl::post_ops ops;
@@ -49,10 +120,12 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
     attr.set_post_ops(ops);
   }
   const DnnlDesc bias = bias_desc(d.bias, d.w);
-  const bool winograd = options.fast_convolutions && winograd_pays(ConvPass::forward, d.w.shape, d.y.shape, d.window);
+  const bool winograd = has_winograd(d.x, options) && options.fast_convolutions &&
+                        winograd_pays(ConvPass::forward, d.w.shape, d.y.shape, d.window);
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
     return dnnl_compat::conv_forward(dnnl_engine(), requested(d.x), requested(d.w), bias, requested(d.y), shape, attr);
   });
+  if (is_naive(pd) && d.x.type == DType::bf16) return widened(d, options);
   const TensorDesc x = resolved(d.x, pd.src_desc()), w = resolved(d.w, pd.weights_desc()),
                    y = resolved(d.y, pd.dst_desc());
   if (winograd && !is_winograd(pd))
@@ -61,15 +134,19 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
   op->input(DNNL_ARG_SRC, pd.src_desc()).input(DNNL_ARG_WEIGHTS, pd.weights_desc());
   d.bias ? op->input(DNNL_ARG_BIAS, bias) : op->skip(positions<Conv2dForward>().b);
   op->output(DNNL_ARG_DST, pd.dst_desc()).tensors_are({x, w, y});
-  return op;
+  return in_nhwc_for_amx(std::move(op), d, options);
 }
 
 std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& options) {
-  const bool winograd = options.fast_convolutions && winograd_pays(ConvPass::data, d.w.shape, d.dx.shape, d.window);
+  if (is_widened(d.dx.type, options)) return widened(d, options);
+  if (auto flipped = make_flipped_backward_data(d, options)) return flipped;
+  const bool winograd = has_winograd(d.dx, options) && options.fast_convolutions &&
+                        winograd_pays(ConvPass::data, d.w.shape, d.dx.shape, d.window);
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
     return dnnl_compat::conv_backward_data(dnnl_engine(), requested(d.dx), requested(d.w), requested(d.dy), shape,
                                            forward_hint(d.dx, d.w, d.dy, shape), op_attributes());
   });
+  if (is_naive(pd) && d.dx.type == DType::bf16) return widened(d, options);
   const TensorDesc dy = resolved(d.dy, pd.diff_dst_desc()), dx = resolved(d.dx, pd.diff_src_desc());
   if (winograd && !is_winograd(pd)) {
     // The weight layout of the forward pass, if the layout is any().
@@ -88,18 +165,29 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& op
 }
 
 std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions& options) {
+  if (is_widened(d.x.type, options)) return widened(d, options);
   const DnnlDesc bias = bias_desc(d.bias, d.dw);
-  const bool winograd = winograd_pays(ConvPass::weights, d.dw.shape, d.dy.shape, d.window);
+  const bool winograd =
+      has_winograd(d.x, options) && winograd_pays(ConvPass::weights, d.dw.shape, d.dy.shape, d.window);
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
     return dnnl_compat::conv_backward_weights(dnnl_engine(), requested(d.x), requested(d.dw), bias, requested(d.dy),
                                               shape, forward_hint(d.x, d.dw, d.dy, shape), op_attributes());
   });
   // For images of one channel on AVX2 oneDNN has only its reference loops, which are 300 times slower than our kernel
   // (docs/decisions/0009).
+  if (is_naive(pd) && d.x.type == DType::bf16) {
+    if (d.x.layout.any()) return widened(d, options);
+    // oneDNN may support another descriptor of the same memory order.
+    Conv2dBackwardWeights free = d;
+    free.x.layout = {};
+    auto op = make(free, options);
+    return op->tensors()[0].layout == d.x.layout ? std::move(op) : widened(d, options);
+  }
   if (is_naive(pd))
     if (auto own = make_thin_backward_weights(d, options)) return own;
   const TensorDesc x = resolved(d.x, pd.src_desc()), dy = resolved(d.dy, pd.diff_dst_desc()),
                    dw = resolved(d.dw, pd.diff_weights_desc());
+  if (auto own = make_amx_backward_weights({x, dy, dw, d.window, d.bias}, options)) return own;
   if (winograd && !is_winograd(pd))
     if (auto own = make_winograd(Conv2dBackwardWeights{x, dy, dw, d.window, d.bias}, options)) return own;
   auto op = std::make_unique<DnnlOp>(dnnl::convolution_backward_weights(pd), pd, options.threads);

@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/norm/batch_norm_plane.h"
 #include "kernels/op_args.h"
 
@@ -47,11 +48,8 @@ class ForwardOp : public NormOp {
 
   void execute(std::span<void* const> pointers, void* workspace) override {
     const auto args = args_of<BatchNormForward>(pointers);
-    const float* x = static_cast<const float*>(args.x);
     const double* stats = static_cast<const double*>(args.stats);
     const float *weight = static_cast<const float*>(args.weight), *bias = static_cast<const float*>(args.bias);
-    const float* addend = add_ ? static_cast<const float*>(args.addend) : nullptr;
-    float* y = static_cast<float*>(args.y);
     float *shift = static_cast<float*>(workspace), *scale = shift + channels_, *offset = scale + channels_;
     for (std::int64_t c = 0; c < view_.c; ++c) {
       const double mean = stats[1 + c], slope = weight[c] * stats[1 + view_.c + c];
@@ -60,9 +58,13 @@ class ForwardOp : public NormOp {
       offset[c] = static_cast<float>(bias[c] - (mean - static_cast<double>(shift[c])) * slope);
     }
     for (std::int64_t c = view_.c; c < channels_; ++c) shift[c] = scale[c] = offset[c] = 0;
-    for_planes([&](std::int64_t at, std::int64_t c) {
-      normalise(plane_, relu_, {shift + c, scale + c, offset + c}, x + at, addend == nullptr ? nullptr : addend + at,
-                y + at);
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      const T *x = static_cast<const T*>(args.x), *addend = add_ ? static_cast<const T*>(args.addend) : nullptr;
+      T* const y = static_cast<T*>(args.y);
+      for_planes([&](std::int64_t at, std::int64_t c) {
+        normalise(plane_, relu_, {shift + c, scale + c, offset + c}, x + at, addend == nullptr ? nullptr : addend + at,
+                  y + at);
+      });
     });
   }
 
@@ -77,12 +79,9 @@ class BackwardOp : public NormOp {
 
   void execute(std::span<void* const> pointers, void* workspace) override {
     const auto args = args_of<BatchNormBackward>(pointers);
-    const float *dy = static_cast<const float*>(args.dz), *x = static_cast<const float*>(args.x);
-    const float* y = relu_ ? static_cast<const float*>(args.y) : nullptr;
     const double* stats = static_cast<const double*>(args.stats);
     const float* weight = static_cast<const float*>(args.weight);
     const double* sums = static_cast<const double*>(args.sums);
-    float* dx = static_cast<float*>(args.dx);
     float* shift = static_cast<float*>(workspace);
     float *scale = shift + channels_, *slope = scale + channels_, *offset = slope + channels_;
     const double share = stats[0] > 0 ? 1 / stats[0] : 0;  // 0: running statistics, which do not depend on x
@@ -100,9 +99,14 @@ class BackwardOp : public NormOp {
       offset[c] = static_cast<float>(-factor * sum * share - (mean - static_cast<double>(shift[c])) * tilt);
     }
     for (std::int64_t c = view_.c; c < channels_; ++c) shift[c] = scale[c] = slope[c] = offset[c] = 0;
-    for_planes([&](std::int64_t at, std::int64_t c) {
-      normalise_gradient(plane_, {shift + c, scale + c, slope + c, offset + c}, dy + at, x + at,
-                         y == nullptr ? nullptr : y + at, dx + at);
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      const T *dy = static_cast<const T*>(args.dz), *x = static_cast<const T*>(args.x),
+              *y = relu_ ? static_cast<const T*>(args.y) : nullptr;
+      T* const dx = static_cast<T*>(args.dx);
+      for_planes([&](std::int64_t at, std::int64_t c) {
+        normalise_gradient(plane_, {shift + c, scale + c, slope + c, offset + c}, dy + at, x + at,
+                           y == nullptr ? nullptr : y + at, dx + at);
+      });
     });
   }
 

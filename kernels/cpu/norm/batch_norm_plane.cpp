@@ -7,7 +7,17 @@
 namespace dp::kernels {
 namespace {
 
-constexpr std::int64_t kRun = 64;  // vectors that are summed in float before the sum is added in double
+// Vectors that are summed in float before the sum is added in double. With bfloat16 longer runs are allowed: its own
+// rounding is coarser than theirs.
+template <typename T>
+constexpr std::int64_t kRun = std::is_same_v<T, BFloat16> ? 256 : 64;
+
+// Pixels of a run whose tensors stay in the first-level cache while strip after strip of channels is processed.
+template <typename T>
+std::int64_t cached_run(const NormPlane& plane, std::int64_t least) {
+  constexpr std::int64_t kBytes = 16 << 10;
+  return std::clamp<std::int64_t>(kBytes / (plane.block * static_cast<std::int64_t>(sizeof(T))), least, kRun<T>);
+}
 
 // A run of `count` vectors in a plane, from element `first` on, `step` elements apart. The SIMD lanes are channels from
 // `channel` on, or pixels if the plane has one channel.
@@ -17,21 +27,21 @@ struct Strip {
   bool along;          // true: the SIMD lanes are pixels
 };
 
-// Calls body(Lanes, Strip) for strips that cover the plane, in pixel order.
+// Calls body(Lanes, Strip) for strips of at most `run` vectors that cover the plane, in pixel order.
 template <typename Body>
-void for_strips(const NormPlane& plane, const Body& body) {
+void for_strips(const NormPlane& plane, std::int64_t run, const Body& body) {
   if (plane.block == 1) {
     std::int64_t at = 0;
-    for (std::int64_t vectors = plane.pixels / kLanes; vectors > 0; vectors -= kRun) {
-      const std::int64_t count = std::min(vectors, kRun);
+    for (std::int64_t vectors = plane.pixels / kLanes; vectors > 0; vectors -= run) {
+      const std::int64_t count = std::min(vectors, run);
       body(Lanes<kLanes>{}, Strip{at, kLanes, count, 0, at, true});
       at += count * kLanes;
     }
     if (at < plane.pixels) body(Lanes<1>{}, Strip{at, 1, plane.pixels - at, 0, at, true});
     return;
   }
-  for (std::int64_t pixel = 0; pixel < plane.pixels; pixel += kRun) {
-    const std::int64_t count = std::min(kRun, plane.pixels - pixel);
+  for (std::int64_t pixel = 0; pixel < plane.pixels; pixel += run) {
+    const std::int64_t count = std::min(run, plane.pixels - pixel);
     const auto strip = [&](std::int64_t c) {
       return Strip{pixel * plane.block + c, plane.block, count, c, pixel, false};
     };
@@ -77,8 +87,8 @@ void add_lanes(const Strip& strip, typename V::Floats value, double* to) {
     to[strip.along ? 0 : strip.channel + lane] += static_cast<double>(value[lane]);
 }
 
-template <typename V, bool kRelu, bool kAdd>
-void normalise_strip(const Strip& strip, const NormCoefficients& k, const float* x, const float* addend, float* y) {
+template <typename V, bool kRelu, bool kAdd, typename T>
+void normalise_strip(const Strip& strip, const NormCoefficients& k, const T* x, const T* addend, T* y) {
   const typename V::Floats shift = for_lanes<V>(strip, k.shift), scale = for_lanes<V>(strip, k.scale),
                            offset = for_lanes<V>(strip, k.offset);
   std::int64_t at = strip.first;
@@ -90,8 +100,8 @@ void normalise_strip(const Strip& strip, const NormCoefficients& k, const float*
   }
 }
 
-template <typename V, bool kSecond, bool kRelu, bool kStore>
-void gradient_sums_strip(const Strip& strip, const NormGradient& g, const float* shifts, double* sums,
+template <typename V, bool kSecond, bool kRelu, bool kStore, typename T>
+void gradient_sums_strip(const Strip& strip, const NormGradient<T>& g, const float* shifts, double* sums,
                          double* products) {
   const typename V::Floats shift = for_lanes<V>(strip, shifts);
   const auto total = sum_strip<V, 2>(strip, [&](Sums<V, 2>& s, std::int64_t at) {
@@ -106,9 +116,9 @@ void gradient_sums_strip(const Strip& strip, const NormGradient& g, const float*
   add_lanes<V>(strip, total.of[1], products);
 }
 
-template <typename V, bool kRelu>
-void normalise_gradient_strip(const Strip& strip, const NormGradientCoefficients& k, const float* dy, const float* x,
-                              const float* y, float* dx) {
+template <typename V, bool kRelu, typename T>
+void normalise_gradient_strip(const Strip& strip, const NormGradientCoefficients& k, const T* dy, const T* x,
+                              const T* y, T* dx) {
   const typename V::Floats shift = for_lanes<V>(strip, k.shift), scale = for_lanes<V>(strip, k.scale),
                            slope = for_lanes<V>(strip, k.slope), offset = for_lanes<V>(strip, k.offset);
   std::int64_t at = strip.first;
@@ -149,8 +159,9 @@ void merge_moments(std::int64_t channels, double before, double* mean, double* s
 
 // Reads each strip twice, the second time from the cache: first for its mean, then for the deviations from the mean.
 // Hence a large mean loses no precision.
-void add_moments(const NormPlane& plane, const float* x, double before, double* mean, double* squares) {
-  for_strips(plane, [&](auto lanes, const Strip& strip) {
+template <typename T>
+void add_moments(const NormPlane& plane, const T* x, double before, double* mean, double* squares) {
+  for_strips(plane, kRun<T>, [&](auto lanes, const Strip& strip) {
     using V = decltype(lanes);
     using Floats = typename V::Floats;
     const double values = static_cast<double>(strip.along ? strip.count * V::count : strip.count);
@@ -181,37 +192,50 @@ void add_moments(const NormPlane& plane, const float* x, double before, double* 
   });
 }
 
-void normalise(const NormPlane& plane, bool relu, const NormCoefficients& coefficients, const float* x,
-               const float* addend, float* y) {
+template <typename T>
+void normalise(const NormPlane& plane, bool relu, const NormCoefficients& coefficients, const T* x, const T* addend,
+               T* y) {
   with_constant(relu, [&](auto with_relu) {
     with_constant(addend != nullptr, [&](auto with_addend) {
-      for_strips(plane, [&](auto lanes, const Strip& strip) {
+      for_strips(plane, cached_run<T>(plane, 8), [&](auto lanes, const Strip& strip) {
         normalise_strip<decltype(lanes), with_relu, with_addend>(strip, coefficients, x, addend, y);
       });
     });
   });
 }
 
-void add_gradient_sums(const NormPlane& plane, const NormGradient& at, const float* shift, double* sums,
+template <typename T>
+void add_gradient_sums(const NormPlane& plane, const NormGradient<T>& at, const float* shift, double* sums,
                        double* products) {
   with_constant(at.dy2 != nullptr, [&](auto second) {
     with_constant(at.y != nullptr, [&](auto relu) {
       with_constant(at.dz != nullptr, [&](auto store) {
-        for_strips(plane, [&](auto lanes, const Strip& strip) {
-          gradient_sums_strip<decltype(lanes), second, relu, store>(strip, at, shift, sums, products);
-        });
+        for_strips(plane, std::is_same_v<T, float> ? kRun<T> : cached_run<T>(plane, 32),
+                   [&](auto lanes, const Strip& strip) {
+                     gradient_sums_strip<decltype(lanes), second, relu, store>(strip, at, shift, sums, products);
+                   });
       });
     });
   });
 }
 
-void normalise_gradient(const NormPlane& plane, const NormGradientCoefficients& coefficients, const float* dy,
-                        const float* x, const float* y, float* dx) {
+template <typename T>
+void normalise_gradient(const NormPlane& plane, const NormGradientCoefficients& coefficients, const T* dy, const T* x,
+                        const T* y, T* dx) {
   with_constant(y != nullptr, [&](auto relu) {
-    for_strips(plane, [&](auto lanes, const Strip& strip) {
+    for_strips(plane, cached_run<T>(plane, 8), [&](auto lanes, const Strip& strip) {
       normalise_gradient_strip<decltype(lanes), relu>(strip, coefficients, dy, x, y, dx);
     });
   });
 }
+
+#define DP_NORM_PLANES(T)                                                                                    \
+  template void add_moments(const NormPlane&, const T*, double, double*, double*);                           \
+  template void normalise(const NormPlane&, bool, const NormCoefficients&, const T*, const T*, T*);          \
+  template void add_gradient_sums(const NormPlane&, const NormGradient<T>&, const float*, double*, double*); \
+  template void normalise_gradient(const NormPlane&, const NormGradientCoefficients&, const T*, const T*, const T*, T*);
+DP_NORM_PLANES(float)
+DP_NORM_PLANES(BFloat16)
+#undef DP_NORM_PLANES
 
 }  // namespace dp::kernels

@@ -1,5 +1,5 @@
 // Batch normalisation of one plane (one sample, one block of channels), in any layout. Sums are in float over short
-// runs of pixels; the runs are added in double.
+// runs of pixels; the runs are added in double. T is the type of the activations: float or BFloat16.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,8 @@ void merge_moments(std::int64_t channels, double before, double* mean, double* s
                    const double* part_mean, const double* part_squares);
 
 // Merges the moments of a plane's pixels into mean and squares.
-void add_moments(const NormPlane& plane, const float* x, double before, double* mean, double* squares);
+template <typename T>
+void add_moments(const NormPlane& plane, const T* x, double before, double* mean, double* squares);
 
 // Writes the stats of BatchNormMerge from merged moments.
 inline void write_stats(std::int64_t channels, double count, const double* mean, const double* squares, double eps,
@@ -38,23 +39,27 @@ inline void write_stats(std::int64_t channels, double count, const double* mean,
 struct NormCoefficients {  // for one plane: `block` values each
   const float *shift, *scale, *offset;
 };
-void normalise(const NormPlane& plane, bool relu, const NormCoefficients& coefficients, const float* x,
-               const float* addend, float* y);
+template <typename T>
+void normalise(const NormPlane& plane, bool relu, const NormCoefficients& coefficients, const T* x, const T* addend,
+               T* y);
 
 // Per channel: sums += dz and products += dz * (x - shift), where dz = y > 0 ? dy + dy2 : 0. dy2, y and dz may be null.
+template <typename T>
 struct NormGradient {
-  const float *dy, *dy2, *x, *y;
-  float* dz;
+  const T *dy, *dy2, *x, *y;
+  T* dz;
 };
-void add_gradient_sums(const NormPlane& plane, const NormGradient& at, const float* shift, double* sums,
+template <typename T>
+void add_gradient_sums(const NormPlane& plane, const NormGradient<T>& at, const float* shift, double* sums,
                        double* products);
 
 // dx = dz * scale + (x - shift) * slope + offset, where dz = y > 0 ? dy : 0. y may be null.
 struct NormGradientCoefficients {
   const float *shift, *scale, *slope, *offset;
 };
-void normalise_gradient(const NormPlane& plane, const NormGradientCoefficients& coefficients, const float* dy,
-                        const float* x, const float* y, float* dx);
+template <typename T>
+void normalise_gradient(const NormPlane& plane, const NormGradientCoefficients& coefficients, const T* dy, const T* x,
+                        const T* y, T* dx);
 
 // Groups of samples. Each group is reduced separately, then the groups are merged in order. The groups depend only on
 // the batch size, so that sums have the same bits for any number of threads.

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/norm/batch_norm_plane.h"
 #include "kernels/op_args.h"
 
@@ -25,17 +26,23 @@ class GroupedSums : public HostOp {
   double* sums_of(void* workspace, std::int64_t group) const {
     return static_cast<double*>(workspace) + 2 * channels_ * group;
   }
-  // Calls body(group, sample, block, first values, second values). The values are those of the block's channels and are
-  // zero before the group's first sample.
+  // Calls body(plane, samples before it in its group, sample, block, first values, second values). The values are those
+  // of the block's channels and are zero before the group's first sample. In nhwc the samples of a group are one plane.
   template <typename Body>
   void for_planes(void* workspace, const Body& body) const {
+    const bool joined = view_.blocks == 1 && view_.block > 1 && view_.stride_n == plane_.pixels * plane_.block;
     for_grouped_planes(threads_, groups_, view_.blocks, [&](std::int64_t group, std::int64_t n, std::int64_t block) {
       double *first = sums_of(workspace, group) + block * view_.block, *second = first + channels_;
-      if (n == groups_.begin(group)) {
+      const std::int64_t begin = groups_.begin(group);
+      NormPlane plane = plane_;
+      if (n == begin) {
         std::fill_n(first, view_.block, 0.0);
         std::fill_n(second, view_.block, 0.0);
+        if (joined) plane.pixels *= groups_.begin(group + 1) - begin;
+      } else if (joined) {
+        return;
       }
-      body(group, n, block, first, second);
+      body(plane, n - begin, n, block, first, second);
     });
   }
 
@@ -53,10 +60,12 @@ class MomentsOp : public GroupedSums {
 
   void execute(std::span<void* const> pointers, void* workspace) override {
     const auto args = args_of<BatchNormMoments>(pointers);
-    const float* x = static_cast<const float*>(args.x);
     double* moments = static_cast<double*>(args.moments);
-    for_planes(workspace, [&](std::int64_t group, std::int64_t n, std::int64_t block, double* mean, double* squares) {
-      add_moments(plane_, x + view_.at(n, block), count_of(n - groups_.begin(group)), mean, squares);
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      const T* x = static_cast<const T*>(args.x);
+      for_planes(workspace,
+                 [&](const NormPlane& plane, std::int64_t before, std::int64_t n, std::int64_t block, double* mean,
+                     double* squares) { add_moments(plane, x + view_.at(n, block), count_of(before), mean, squares); });
     });
     moments[0] = count_of(view_.n);
     double *mean = moments + 1, *squares = mean + view_.c;
@@ -86,17 +95,20 @@ class BackwardSumsOp : public GroupedSums {
 
   void execute(std::span<void* const> pointers, void* workspace) override {
     const auto args = args_of<BatchNormBackwardSums>(pointers);
-    const float *dy = static_cast<const float*>(args.dy), *dy2 = static_cast<const float*>(args.dy2);
-    const float *x = static_cast<const float*>(args.x), *y = static_cast<const float*>(args.y);
     const double* stats = static_cast<const double*>(args.stats);
-    float* dz = static_cast<float*>(args.dz);
     float* shift = reinterpret_cast<float*>(sums_of(workspace, groups_.count));
     for (std::int64_t c = 0; c < channels_; ++c) shift[c] = c < view_.c ? static_cast<float>(stats[1 + c]) : 0.f;
-    for_planes(workspace, [&](std::int64_t, std::int64_t n, std::int64_t block, double* sums, double* products) {
-      const std::int64_t at = view_.at(n, block);
-      const NormGradient tensors{dy + at, dy2 == nullptr ? nullptr : dy2 + at, x + at, relu_ ? y + at : nullptr,
-                                 dz == nullptr ? nullptr : dz + at};
-      add_gradient_sums(plane_, tensors, shift + block * view_.block, sums, products);
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      const T *dy = static_cast<const T*>(args.dy), *dy2 = static_cast<const T*>(args.dy2),
+              *x = static_cast<const T*>(args.x), *y = static_cast<const T*>(args.y);
+      T* const dz = static_cast<T*>(args.dz);
+      for_planes(workspace, [&](const NormPlane& plane, std::int64_t, std::int64_t n, std::int64_t block, double* sums,
+                                double* products) {
+        const std::int64_t at = view_.at(n, block);
+        const NormGradient<T> tensors{dy + at, dy2 == nullptr ? nullptr : dy2 + at, x + at, relu_ ? y + at : nullptr,
+                                      dz == nullptr ? nullptr : dz + at};
+        add_gradient_sums(plane, tensors, shift + block * view_.block, sums, products);
+      });
     });
     finish(stats, shift, workspace, static_cast<double*>(args.sums), static_cast<float*>(args.dweight),
            static_cast<float*>(args.dbias));

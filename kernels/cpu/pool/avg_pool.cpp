@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dnnl_op.h"
+#include "kernels/cpu/widened_op.h"
 
 namespace dp::kernels {
 namespace {
@@ -13,6 +14,9 @@ PoolShape shape_of(const Window& w, bool global, const Shape& x) {
   if (global) return {{1, 1}, {x[2], x[3]}, {0, 0}};
   return {{w.stride, w.stride}, {w.kernel, w.kernel}, {w.padding, w.padding}};
 }
+
+// Whether oneDNN would add the gradients of overlapping windows in bfloat16.
+bool in_16_bits(const TensorDesc& large, bool global) { return large.type == DType::bf16 && !global; }
 
 // The pooled side. For images of one cell and whole blocks of channels, blocked and row-major memory are equal. The
 // tensor is then declared row-major, which suits a linear layer that reads it, and oneDNN gets it in the blocks of the
@@ -36,6 +40,9 @@ SmallSide small_side(const TensorDesc& large, const TensorDesc& small) {
 }  // namespace
 
 std::unique_ptr<HostOp> make(const AvgPool2dForward& d, const CpuOpOptions& options) {
+  constexpr auto p = positions<AvgPool2dForward>();
+  if (is_widened(d.x.type, options) || in_16_bits(d.x, d.global))
+    return widened(d, options, {{&AvgPool2dForward::x, p.x}, {&AvgPool2dForward::y, p.y, true}});
   const TensorDesc x = resolved_plain(d.x);
   const SmallSide y = small_side(x, d.y);
   const auto pd = dnnl_compat::avg_pool_forward(dnnl_engine(), desc_of(x.layout), y.seen,
@@ -46,6 +53,9 @@ std::unique_ptr<HostOp> make(const AvgPool2dForward& d, const CpuOpOptions& opti
 }
 
 std::unique_ptr<HostOp> make(const AvgPool2dBackward& d, const CpuOpOptions& options) {
+  constexpr auto p = positions<AvgPool2dBackward>();
+  if (is_widened(d.dx.type, options) || in_16_bits(d.dx, d.global))
+    return widened(d, options, {{&AvgPool2dBackward::dy, p.dy}, {&AvgPool2dBackward::dx, p.dx, true}});
   const TensorDesc dx = d.dx.layout.any() && !d.dy.layout.any() ? in_layout_of(d.dy, d.dx) : resolved_plain(d.dx);
   const SmallSide dy = small_side(dx, d.dy);
   const PoolShape shape = shape_of(d.window, d.global, dx.shape);

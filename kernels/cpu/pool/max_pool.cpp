@@ -3,6 +3,7 @@
 
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/dropout_plane.h"
+#include "kernels/cpu/element.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/pool/max_pool_plane.h"
 #include "kernels/op_args.h"
@@ -45,8 +46,14 @@ class MaxPoolForwardOp : public HostOp {
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<MaxPool2dForward>(pointers);
-    const float* x = static_cast<const float*>(args.x);
-    float* y = static_cast<float*>(args.y);
+    with_element_type(tensors_[0].type, [&]<typename T>() { pool<T>(args); });
+  }
+
+ private:
+  template <typename T>
+  void pool(const Pointers<MaxPool2dForward>& args) const {
+    const T* x = static_cast<const T*>(args.x);
+    T* y = static_cast<T*>(args.y);
     std::uint8_t* mask = training_ ? static_cast<std::uint8_t*>(args.mask) : nullptr;
     parallel_ranges(threads_, x_.n * x_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t i = begin; i < end; ++i) {
@@ -61,7 +68,6 @@ class MaxPoolForwardOp : public HostOp {
     });
   }
 
- private:
   bool relu_, training_;
   PoolPlanes planes_;
   ActivationView x_, y_;
@@ -85,14 +91,16 @@ class MaxPoolBackwardOp : public HostOp {
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<MaxPool2dBackward>(pointers);
-    const float* dy = static_cast<const float*>(args.dy);
     const std::uint8_t* mask = static_cast<const std::uint8_t*>(args.mask);
-    float* dx = static_cast<float*>(args.dx);
-    parallel_ranges(threads_, dx_.n * dx_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t i = begin; i < end; ++i) {
-        const std::int64_t n = i / dx_.blocks, block = i % dx_.blocks, at = dy_.at(n, block);
-        max_pool_plane_backward(planes_, scale_, dy + at, mask + at, dx + dx_.at(n, block));
-      }
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      const T* dy = static_cast<const T*>(args.dy);
+      T* dx = static_cast<T*>(args.dx);
+      parallel_ranges(threads_, dx_.n * dx_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const std::int64_t n = i / dx_.blocks, block = i % dx_.blocks, at = dy_.at(n, block);
+          max_pool_plane_backward(planes_, scale_, dy + at, mask + at, dx + dx_.at(n, block));
+        }
+      });
     });
   }
 

@@ -19,7 +19,8 @@ struct Best {
     value = wins ? v : value;
     cell = wins ? at - typename V::Ints{} : cell;
   }
-  void finish(bool relu, float* y, std::uint8_t* mask) {
+  template <typename T>
+  void finish(bool relu, T* y, std::uint8_t* mask) {
     if (relu) {
       const typename V::Ints positive = value > 0.f;
       if (mask != nullptr) V::store_bytes(mask, cell | (~positive & kNoGradient));
@@ -31,12 +32,12 @@ struct Best {
   }
 };
 
-template <typename V>
-void forward_tiles(const PoolPlanes& p, bool relu, const float* x, float* y, std::uint8_t* mask) {
+template <typename V, typename T>
+void forward_tiles(const PoolPlanes& p, bool relu, const T* x, T* y, std::uint8_t* mask) {
   const std::int64_t block = p.block, row = p.w * block;
   for (std::int64_t oh = 0; oh < p.pooled_h; ++oh)
     for (std::int64_t ow = 0; ow < p.pooled_w; ++ow) {
-      const float* corner = x + oh * 2 * row + ow * 2 * block;
+      const T* corner = x + oh * 2 * row + ow * 2 * block;
       const std::int64_t at = (oh * p.pooled_w + ow) * block;
       for (std::int64_t c = 0; c < block; c += V::count) {
         Best<V> best{V::load(corner + c), {}};
@@ -48,8 +49,8 @@ void forward_tiles(const PoolPlanes& p, bool relu, const float* x, float* y, std
     }
 }
 
-template <typename V>
-void forward_any(const PoolPlanes& p, bool relu, const float* x, float* y, std::uint8_t* mask) {
+template <typename V, typename T>
+void forward_any(const PoolPlanes& p, bool relu, const T* x, T* y, std::uint8_t* mask) {
   const std::int64_t block = p.block, kernel = p.window.kernel;
   for (std::int64_t oh = 0; oh < p.pooled_h; ++oh)
     for (std::int64_t ow = 0; ow < p.pooled_w; ++ow) {
@@ -71,14 +72,14 @@ void forward_any(const PoolPlanes& p, bool relu, const float* x, float* y, std::
     }
 }
 
-template <typename V>
-void backward_tiles(const PoolPlanes& p, float scale, const float* dy, const std::uint8_t* mask, float* dx) {
+template <typename V, typename T>
+void backward_tiles(const PoolPlanes& p, float scale, const T* dy, const std::uint8_t* mask, T* dx) {
   const std::int64_t block = p.block, row = p.w * block, used = p.pooled_w * 2 * block;
   for (std::int64_t oh = 0; oh < p.pooled_h; ++oh) {
-    float* top = dx + oh * 2 * row;
+    T* top = dx + oh * 2 * row;
     for (std::int64_t ow = 0; ow < p.pooled_w; ++ow) {
       const std::int64_t at = (oh * p.pooled_w + ow) * block;
-      float* corner = top + ow * 2 * block;
+      T* corner = top + ow * 2 * block;
       for (std::int64_t c = 0; c < block; c += V::count) {
         const typename V::Floats gradient = V::load(dy + at + c) * scale, zero{};
         const typename V::Ints cell = V::load_bytes(mask + at + c);
@@ -88,14 +89,14 @@ void backward_tiles(const PoolPlanes& p, float scale, const float* dy, const std
         V::store(corner + c + row + block, cell == 3 ? gradient : zero);
       }
     }
-    std::fill(top + used, top + row, 0.f);  // the last column of an odd width
-    std::fill(top + row + used, top + 2 * row, 0.f);
+    std::fill(top + used, top + row, T{});  // the last column of an odd width
+    std::fill(top + row + used, top + 2 * row, T{});
   }
-  std::fill(dx + p.pooled_h * 2 * row, dx + p.h * row, 0.f);  // the last row of an odd height
+  std::fill(dx + p.pooled_h * 2 * row, dx + p.h * row, T{});  // the last row of an odd height
 }
 
-template <typename V>
-void backward_any(const PoolPlanes& p, float scale, const float* dy, const std::uint8_t* mask, float* dx) {
+template <typename V, typename T>
+void backward_any(const PoolPlanes& p, float scale, const T* dy, const std::uint8_t* mask, T* dx) {
   const std::int64_t block = p.block, kernel = p.window.kernel, stride = p.window.stride, padding = p.window.padding;
   // The windows that contain a coordinate: first .. last.
   const auto first = [&](std::int64_t at) {
@@ -119,18 +120,25 @@ void backward_any(const PoolPlanes& p, float scale, const float* dy, const std::
 
 }  // namespace
 
-void max_pool_plane(const PoolPlanes& p, bool relu, const float* x, float* y, std::uint8_t* mask) {
+template <typename T>
+void max_pool_plane(const PoolPlanes& p, bool relu, const T* x, T* y, std::uint8_t* mask) {
   with_lanes(p.block, [&](auto lanes) {
     using V = decltype(lanes);
     p.tiles() ? forward_tiles<V>(p, relu, x, y, mask) : forward_any<V>(p, relu, x, y, mask);
   });
 }
 
-void max_pool_plane_backward(const PoolPlanes& p, float scale, const float* dy, const std::uint8_t* mask, float* dx) {
+template <typename T>
+void max_pool_plane_backward(const PoolPlanes& p, float scale, const T* dy, const std::uint8_t* mask, T* dx) {
   with_lanes(p.block, [&](auto lanes) {
     using V = decltype(lanes);
     p.tiles() ? backward_tiles<V>(p, scale, dy, mask, dx) : backward_any<V>(p, scale, dy, mask, dx);
   });
 }
+
+template void max_pool_plane(const PoolPlanes&, bool, const float*, float*, std::uint8_t*);
+template void max_pool_plane(const PoolPlanes&, bool, const BFloat16*, BFloat16*, std::uint8_t*);
+template void max_pool_plane_backward(const PoolPlanes&, float, const float*, const std::uint8_t*, float*);
+template void max_pool_plane_backward(const PoolPlanes&, float, const BFloat16*, const std::uint8_t*, BFloat16*);
 
 }  // namespace dp::kernels

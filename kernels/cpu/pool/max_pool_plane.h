@@ -19,9 +19,11 @@ struct PoolPlanes {  // the large side (h, w) and the pooled side of one plane; 
 };
 
 // y = max over the window, then max(0, y) if relu. mask is as in MaxPool2dForward, or null. NaN counts as the maximum.
-void max_pool_plane(const PoolPlanes& planes, bool relu, const float* x, float* y, std::uint8_t* mask);
+// T is float or BFloat16.
+template <typename T>
+void max_pool_plane(const PoolPlanes& planes, bool relu, const T* x, T* y, std::uint8_t* mask);
 // Writes every element of dx once.
-void max_pool_plane_backward(const PoolPlanes& planes, float scale, const float* dy, const std::uint8_t* mask,
-                             float* dx);
+template <typename T>
+void max_pool_plane_backward(const PoolPlanes& planes, float scale, const T* dy, const std::uint8_t* mask, T* dx);
 
 }  // namespace dp::kernels

@@ -1,6 +1,6 @@
-// A link between two GPUs of one process. The sender copies each tensor to memory of its own device, or of the host if
-// the receiver's device cannot read that memory. From there a stream of the link copies it to a second queue on the
-// receiver's device, while the receiver computes.
+// A link between two GPUs of one process. The sender copies each tensor to a queue on its own device, or in host memory
+// if the receiver's device cannot read that. A stream of the link copies it to a second queue on the receiver's device
+// while the receiver computes.
 //
 // A stream can only wait for events that were recorded before. So each end's thread waits, while it enqueues, until the
 // other end has enqueued what it depends on. No thread waits for a device.

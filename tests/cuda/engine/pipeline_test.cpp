@@ -157,7 +157,7 @@ TEST_CASE("pipeline: the graph of a step makes the launches of the eager step in
   CHECK(eager == graphs);
 }
 
-TEST_CASE("pipeline: if the capture of a step fails at any place, steps run eagerly to the same bits") {
+TEST_CASE("pipeline: if the capture of a step fails at one of several places, steps run eagerly to the same bits") {
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
   simt::simulation().protect_memory = simt::simulation().delays = false;  // faster

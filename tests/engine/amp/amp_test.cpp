@@ -1,0 +1,205 @@
+// Mixed precision on CPU replicas: against the reference, whose ops round their outputs, and against other
+// configurations of itself. Runs with the processor's bfloat16 instructions, if it has them, and emulated.
+#include <cmath>
+#include <functional>
+
+#include "support/catch.h"
+#include "support/emulated_bfloat16.h"
+#include "support/sanitized.h"
+#include "support/training.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+constexpr Reduce kReductions[] = {Reduce::master, Reduce::all_reduce, Reduce::sharded};
+const Sgd kSgd{.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f};
+
+// Blocks of channels that AMX and tensor-core kernels support.
+Model wide_net() {
+  ModelBuilder m("wide_net", Shape{3, 4, 4});
+  const auto conv = [&](const std::string& name, ModelBuilder::Node x, std::int64_t channels, int kernel, int stride) {
+    x = m.conv2d(name, x,
+                 {.out_channels = channels, .kernel = kernel, .stride = stride, .padding = kernel / 2, .bias = false});
+    return m.batch_norm2d(name + ".bn", x);
+  };
+  auto x = m.relu(conv("conv1", m.input(), 32, 3, 1));
+  x = m.relu(m.add(conv("a.conv2", m.relu(conv("a.conv1", x, 32, 3, 1)), 32, 3, 1), x));
+  const auto shortcut = conv("b.downsample", x, 64, 1, 2);
+  x = m.relu(m.add(conv("b.conv2", m.relu(conv("b.conv1", x, 64, 3, 2)), 64, 3, 1), shortcut));
+  return m.build(m.linear("fc", m.flatten(m.global_avg_pool2d(x)), {.out_features = 6}));
+}
+
+void natively_and_emulated(const std::function<void()>& check) {
+  if (kernels::has_bfloat16()) {
+    INFO("native");
+    check();
+  }
+  INFO("emulated");
+  const EmulatedBfloat16 emulated;
+  check();
+}
+
+DataParallelOptions low(DataParallelOptions options) {
+  options.amp = Amp::bfloat16;
+  return options;
+}
+
+DataParallelOptions references(int replicas) {
+  DataParallelOptions options = on_reference();
+  options.devices.assign(static_cast<std::size_t>(replicas), options.devices.front());
+  return options;
+}
+
+std::vector<NamedTensor> stepped(const Model& model, const DataParallelOptions& options, const Batch& batch) {
+  DataParallel net(model, options);
+  net.train_step(batch, kSgd);
+  CHECK(net.replicas_identical());
+  return net.weights();
+}
+
+std::vector<NamedTensor> three_steps(const Model& model, const DataParallelOptions& options, std::int64_t rows = 11) {
+  DataParallel net(model, options);
+  for (std::uint64_t i = 0; i < 3; ++i) net.train_step(random_batch(model, rows, i), kSgd);
+  CHECK(net.replicas_identical());
+  return net.weights();
+}
+
+// The L2 distance of `got` and `expected` over all tensors, relative to the distance of `expected` from `origin`.
+double apart(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>& expected,
+             const std::vector<NamedTensor>& origin) {
+  if (!same_names(got, expected) || !same_names(origin, expected)) return kInfinitelyFar;
+  double difference = 0, moved = 0;
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    for (std::int64_t at = 0; at < expected[i].second.numel(); ++at) {
+      const double there = value_at(expected[i].second, at);
+      const double d = value_at(got[i].second, at) - there, w = there - value_at(origin[i].second, at);
+      difference += d * d, moved += w * w;
+    }
+  return finite_or_far(std::sqrt(difference / moved));
+}
+
+// As in tests/cuda/engine/amp_test.cpp: searches for a batch in which float32 rounding moves no value to its other
+// 16-bit neighbour, because later values then differ too.
+void check_step(const Model& model, std::int64_t rows, int replicas) {
+  const auto origin = DataParallel(model, references(replicas)).weights();
+  double least = kInfinitelyFar;
+  for (std::uint64_t seed = 1; seed <= 16 && least > 2e-6; ++seed) {
+    const Batch batch = random_batch(model, rows, seed);
+    const auto expected = stepped(model, low(references(replicas)), batch);
+    CHECK(apart(expected, stepped(model, references(replicas), batch), origin) > 1e-4);  // it rounds
+    std::vector<NamedTensor> first;
+    for (const Reduce reduce : kReductions) {
+      DataParallelOptions options = low(on_cpus(replicas));
+      options.reduce = reduce;
+      const auto got = stepped(model, options, batch);
+      if (first.empty()) first = got;
+      CHECK(bit_equal(got, first));
+    }
+    least = std::min(least, apart(first, expected, origin));
+  }
+  INFO(model.name() << " on " << replicas);
+  CHECK(least <= 2e-6);
+}
+
+}  // namespace
+
+TEST_CASE("mixed precision on CPUs: a step equals the reference in every reduction") {
+  natively_and_emulated([] {
+    for (const int replicas : {1, 2}) {
+      check_step(small_convnet(), 9, replicas);
+      check_step(residual_net(), 6, replicas);
+      check_step(wide_net(), 4, replicas);
+    }
+  });
+}
+
+TEST_CASE("mixed precision on CPUs: with logical shards every number of replicas gives the same bits") {
+  natively_and_emulated([] {
+    for (const Model& model : {wide_net(), small_convnet(/*dropout=*/true)}) {
+      DataParallelOptions options = low(on_cpus(1));
+      options.logical_shards = 4;
+      options.clip_grad_norm = 0.5;
+      options.ema_decay = 0.9;
+      const auto expected = three_steps(model, options);
+      for (const int replicas : {2, 4}) {
+        options.devices = cpus(replicas);
+        INFO(model.name() << " on " << replicas);
+        CHECK(bit_equal(three_steps(model, options), expected));
+      }
+    }
+  });
+}
+
+TEST_CASE("mixed precision on CPUs: all schedules of a pipeline give the same bits") {
+  natively_and_emulated([] {
+    DataParallelOptions options = low(on_cpus(4));
+    options.pipeline = {.stages = 2, .micro_batches = 3, .schedule = PipelineSchedule::gpipe};
+    const auto expected = three_steps(wide_net(), options);
+    for (const PipelineSchedule schedule : {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble}) {
+      options.pipeline.schedule = schedule;
+      CHECK(bit_equal(three_steps(wide_net(), options), expected));
+    }
+  });
+}
+
+TEST_CASE("mixed precision on CPUs: a run continues from its weights and state with the same bits") {
+  natively_and_emulated([] {
+    for (const Optimizer& optimizer : {Optimizer(kSgd), Optimizer(AdamW{.lr = 0.01f})}) {
+      const Model model = wide_net();
+      DataParallelOptions options = low(on_cpus(2));
+      options.grad_accum_steps = 2;
+      DataParallel whole(model, options), resumed(model, options);
+      for (std::uint64_t i = 0; i < 2; ++i) whole.train_step(random_batch(model, 8, i), optimizer);
+      resumed.set_weights(whole.weights());
+      resumed.set_optimizer_state(whole.optimizer_state());
+      for (DataParallel* net : {&whole, &resumed})
+        for (std::uint64_t i = 2; i < 4; ++i) net->train_step(random_batch(model, 8, i), optimizer);
+      CHECK(bit_equal(resumed.weights(), whole.weights()));
+      CHECK(bit_equal(resumed.optimizer_state().tensors, whole.optimizer_state().tensors));
+    }
+  });
+}
+
+TEST_CASE("mixed precision on CPUs: evaluation and predictions lie within rounding of float32's") {
+  natively_and_emulated([] {
+    const Model model = wide_net();
+    const Batch batch = random_batch(model, 13);
+    DataParallel mixed(model, low(on_cpus(2))), full(model, on_cpus(2));
+    const Tensor got = mixed.predict(batch.images), expected = full.predict(batch.images);
+    double difference = 0, norm = 0;
+    for (std::int64_t i = 0; i < expected.numel(); ++i) {
+      difference += std::pow(value_at(got, i) - value_at(expected, i), 2);
+      norm += std::pow(value_at(expected, i), 2);
+    }
+    CHECK(difference > 0);
+    CHECK(std::sqrt(difference / norm) < 0.02);  // measured: 3e-3; seven layers of 8 bits
+    mixed.evaluate(batch), full.evaluate(batch);
+    CHECK(mixed.take_stats().loss() == Approx(full.take_stats().loss()).epsilon(0.01));
+  });
+}
+
+TEST_CASE("mixed precision on CPUs: activations take half the memory, and the estimate is exact") {
+  natively_and_emulated([] {
+    const Model model = wide_net();
+    const auto use = [&](const DataParallelOptions& options) {
+      DataParallel net(model, options);
+      net.prepare({64});
+      const MemoryUse held = net.memory_use(0);
+      CHECK(held.activations == estimate_memory(model, options, {64}, {}, kSgd).front().activations);
+      CHECK(held.weights == estimate_memory(model, options, {64}, {}, kSgd).front().weights);
+      return held;
+    };
+    CHECK(static_cast<double>(use(low(on_cpus(1))).activations) <=
+          0.65 * static_cast<double>(use(on_cpus(1)).activations));
+  });
+}
+
+TEST_CASE("mixed precision on CPUs: float16 is refused, and bfloat16 without instructions for it") {
+  DataParallelOptions options = on_cpus(1);
+  options.amp = Amp::float16;
+  CHECK_THROWS_WITH(DataParallel(wide_net(), options), Catch::Contains("float16 requires GPUs"));
+  if (!kernels::has_bfloat16())
+    CHECK_THROWS_WITH(DataParallel(wide_net(), low(on_cpus(1))), Catch::Contains("DP_EMULATE_BF16=1"));
+}
