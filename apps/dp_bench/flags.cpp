@@ -98,7 +98,7 @@ struct Commands {
 
 // Options of a run that every measurement takes as dp_train does.
 void add_run(CLI::App& app, Commands& c, dp::TrainerOptions& run,
-             const std::vector<std::string_view>& names = {"batch-size", "fast-conv", "amp", "amp-dtype"}) {
+             const std::vector<std::string_view>& names = {"batch-size", "exact-conv", "amp", "amp-dtype"}) {
   command_line::Values& given = *c.given.emplace_back(std::make_unique<command_line::Values>());
   command_line::add_options(app, dp::run_options(), run, given, names);
   app.parse_complete_callback([&given, &run] { command_line::set_options(dp::run_options(), given, run); });
@@ -191,7 +191,7 @@ void add_pipeline(CLI::App& app, Commands& c, Asked& asked) {
   o.step.warmup = 2;
   o.step.batches = 4;
   add_network(app, o.step.network);
-  add_run(app, c, o.step.run, {"batch-size", "fast-conv", "pipeline-stages", "pipeline-split"});
+  add_run(app, c, o.step.run, {"batch-size", "exact-conv", "pipeline-stages", "pipeline-split"});
   app.add_option("--schedules", o.schedules, "schedules to measure: none,gpipe,1f1b,zb-h1 [gpipe,1f1b,zb-h1]")
       ->delimiter(',')
       ->check(one_of({"none", "gpipe", "1f1b", "zb-h1"}));

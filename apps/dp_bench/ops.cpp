@@ -70,7 +70,7 @@ class Ops {
                                    "--threads",
                                    std::to_string(options_.threads)};
     if (!options_.gpu.empty()) words.insert(words.end(), {"--gpu", options_.gpu});
-    if (options_.run.parallel.fast_convolutions) words.emplace_back("--fast-conv");
+    if (options_.run.parallel.exact_convolutions) words.emplace_back("--exact-conv");
     for (const std::string& word : amp_words(options_.run)) words.push_back(word);
     dp_ = std::make_unique<Child>(words, std::vector<std::string>{});
     while (true) {

@@ -98,7 +98,7 @@ VariantSpec our_variant(const StepOptions& options, const std::string& key, cons
   else
     add({"--cpu", std::to_string(devices), "--threads", std::to_string(threads_each)});
   add({"--variant", group});
-  if (options.run.parallel.fast_convolutions) add({"--fast-conv"});
+  if (options.run.parallel.exact_convolutions) add({"--exact-conv"});
   add(more);
   return spec;
 }

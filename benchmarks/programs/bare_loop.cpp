@@ -8,11 +8,11 @@ namespace {
 // kLayoutRows of DataParallel, so that the parameters get the same layouts.
 constexpr std::int64_t kLayoutBatch = 32;
 
-kernels::ContextOptions context_options(int threads, bool fast_convolutions, Amp amp) {
+kernels::ContextOptions context_options(int threads, bool exact_convolutions, Amp amp) {
   const std::vector<int>& cores = kernels::usable_cores();
   kernels::ContextOptions options;
   options.threads = threads;
-  options.fast_convolutions = fast_convolutions;
+  options.fast_convolutions = !exact_convolutions;
   options.autotune = true;  // as in DataParallel
   if (amp != Amp::off) options.activations = amp == Amp::bfloat16 ? DType::bf16 : DType::f16;
   if (static_cast<std::size_t>(threads) <= cores.size()) options.cores.assign(cores.begin(), cores.begin() + threads);
@@ -22,9 +22,9 @@ kernels::ContextOptions context_options(int threads, bool fast_convolutions, Amp
 }  // namespace
 
 BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, Device device,
-                   int threads, std::uint64_t seed, std::int64_t batch, bool fast_convolutions, Amp amp)
+                   int threads, std::uint64_t seed, std::int64_t batch, bool exact_convolutions, Amp amp)
     : model_(model), norms_(model) {
-  const kernels::ContextOptions options = context_options(threads, fast_convolutions, amp);
+  const kernels::ContextOptions options = context_options(threads, exact_convolutions, amp);
   kernels::ContextOptions untried = options;  // the plan that chooses the layouts never runs
   untried.autotune = false;
   auto context = kernels::backend(device.kind).open(device, options);

@@ -20,7 +20,7 @@ class BareLoop {
   // `weights`: initial values, as returned by DataParallel::weights(). Pins the calling thread, which must run the
   // steps, and its thread team. With float16 the loss is not scaled.
   BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, Device device, int threads,
-           std::uint64_t seed, std::int64_t batch, bool fast_convolutions = false, Amp amp = Amp::off);
+           std::uint64_t seed, std::int64_t batch, bool exact_convolutions = false, Amp amp = Amp::off);
 
   void train_step(const Batch& batch, const Sgd& sgd);
   // The parts of train_step(): begin() uploads the inputs and binds the batch; the caller runs the steps of plan() on

@@ -32,7 +32,7 @@ struct Options {
   std::vector<std::int64_t> input{1, 28, 28};
   std::int64_t classes = 10, batch = 64;
   int threads = 1;
-  bool fast_conv = false;
+  bool exact_conv = false;
   dp::Amp amp = dp::Amp::off;
 };
 
@@ -48,7 +48,7 @@ class Lab {
   explicit Lab(const Options& options)
       : model_(dp::models::find(options.model).make(dp::Shape(options.input), options.classes)),
         batch_(random_batches(model_, options.batch, 1, 42, {0, options.batch})),
-        loop_(model_, first_weights(), device_of(options), options.threads, 42, options.batch, options.fast_conv,
+        loop_(model_, first_weights(), device_of(options), options.threads, 42, options.batch, options.exact_conv,
               options.amp) {
     omp_set_num_threads(options.threads);
     const dp::engine::Plan& plan = loop_.plan();
@@ -182,7 +182,7 @@ int main(int argc, char** argv) {
   app.add_option("--batch", options.batch, "Images per step")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--threads", options.threads)->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--gpu", options.gpu, "Its id; else the CPU");
-  app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
+  app.add_flag("--exact-conv", options.exact_conv, "As dp_train's");
   app.add_option("--amp", options.amp, "off, bf16 or fp16")->transform(amp_names());
   CLI11_PARSE(app, argc, argv);
   try {

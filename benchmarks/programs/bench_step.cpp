@@ -41,7 +41,7 @@ struct Options {
   std::int64_t classes = 10, batch = 64;
   int batches = 192, cpu = 1, threads = 1, replicas_per_device = 1;
   std::uint64_t seed = 42;
-  bool fast_conv = false;
+  bool exact_conv = false;
   dp::Amp amp = dp::Amp::off;
   dp::PipelineOptions pipeline;
   RankOptions rank;
@@ -109,7 +109,7 @@ class Engine final : public Variant {
     parallel.threads_per_replica = options.threads;
     parallel.reduce = parse_reduce(options.reduce);
     parallel.seed = options.seed;
-    parallel.fast_convolutions = options.fast_conv;
+    parallel.exact_convolutions = options.exact_conv;
     parallel.amp = options.amp;
     parallel.pipeline = options.pipeline;
     if (options.pipeline.stages == 1)
@@ -159,7 +159,7 @@ class Bare final : public Variant {
  public:
   Bare(const dp::Model& model, const Options& options, dp::Device device)
       : start_(first_weights(model, options)),
-        loop_(model, start_, device, options.threads, options.seed, options.batch, options.fast_conv, options.amp) {}
+        loop_(model, start_, device, options.threads, options.seed, options.batch, options.exact_conv, options.amp) {}
   void train_step(const dp::Batch& batch) override { loop_.train_step(batch, kSgd); }
   double take_loss() override { return loop_.take_loss(); }
   Weights weights() const override { return start_; }
@@ -293,7 +293,7 @@ int main(int argc, char** argv) {
   app.add_option("--cuts", options.pipeline.cuts, "Of a pipeline: the first layer of each stage but the first")
       ->delimiter(',');
   app.add_option("--seed", options.seed)->capture_default_str();
-  app.add_flag("--fast-conv", options.fast_conv, "As dp_train's");
+  app.add_flag("--exact-conv", options.exact_conv, "As dp_train's");
   app.add_option("--amp", options.amp, "off, bf16 or fp16")->transform(amp_names());
   app.add_option("--save-inputs", options.save_inputs, "Write weights and batches to this file, for pytorch_step.py");
   add_rank_options(app, options.rank);

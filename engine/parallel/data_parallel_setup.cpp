@@ -48,7 +48,7 @@ kernels::ContextOptions context_options(const DataParallelOptions& o, int replic
   context.threads = o.threads_per_replica;
   context.cores = cores_of(replica, o);
   context.deterministic = o.deterministic;
-  context.fast_convolutions = o.fast_convolutions;
+  context.fast_convolutions = !o.exact_convolutions;
   context.autotune = o.autotune;
   context.activations = activations_of(o);
   context.tf32 = o.tf32;

@@ -229,8 +229,8 @@ void add_kernels(Table& table) {
       .only_on(DeviceKind::cuda);
   table.add_off("no-autotune", &Options::autotune, "GPUs: choose kernels by shape, without timing them")
       .only_on(DeviceKind::cuda);
-  table.add("fast-conv", accepts::flag(), &Options::fast_convolutions,
-            "allow faster convolutions with more rounding (CPU: Winograd)");
+  table.add("exact-conv", accepts::flag(), &Options::exact_convolutions,
+            "no faster convolutions with more rounding (CPU: Winograd)");
   table.add("tf32", accepts::flag(), &Options::tf32, "GPUs: allow TF32 in float32 layers where it is faster")
       .only_on(DeviceKind::cuda);
   table.add("check-replicas", accepts::flag(), &Options::check_replicas,

@@ -97,7 +97,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                          print_freq, eval_every, patience, record, program, given_by, stop, finish, unsaved] =
       dp::TrainerOptions{};
   [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, split_weights, bucket_bytes,
-                         threads_per_replica, pin_threads, seed, deterministic, fast_convolutions, tf32, autotune,
+                         threads_per_replica, pin_threads, seed, deterministic, exact_convolutions, tf32, autotune,
                          graphs, logical_shards, pipeline, batch_norm, parameter_groups, amp, loss_scale, dropout,
                          label_smoothing, grad_accum_steps, clip_grad_norm, on_nonfinite, ema_decay, check_replicas,
                          timeout_seconds, trace_first, trace_steps] = dp::DataParallelOptions{};
@@ -149,7 +149,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--threads-per-replica",
                              "--seed",
                              "--deterministic",
-                             "--fast-conv",
+                             "--exact-conv",
                              "--tf32",
                              "--no-autotune",
                              "--graphs",

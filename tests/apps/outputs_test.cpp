@@ -111,7 +111,8 @@ TEST_CASE("options without effect on the CPU cause one warning") {
   const Outcome both = run_dp_train(kTiny + Words{"--dry-run", "--tf32", "--no-graphs", "--no-autotune"}, temp.path());
   CHECK(both.code == 0);
   CHECK(both.err == "dp_train: warning: --no-autotune, --tf32, --no-graphs have no effect on the CPU\n");
-  CHECK(run_dp_train(kTiny + Words{"--dry-run", "--threads-per-replica", "1", "--fast-conv"}, temp.path()).err.empty());
+  CHECK(
+      run_dp_train(kTiny + Words{"--dry-run", "--threads-per-replica", "1", "--exact-conv"}, temp.path()).err.empty());
   const Outcome ranks = run_dp_train(Words{"--engine", "ddp", "--dataset", "synthetic", "--images", "32", "--model",
                                            "mlp", "--cpu", "2", "-b", "16", "--dry-run", "--tf32"},
                                      temp.path());

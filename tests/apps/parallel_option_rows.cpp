@@ -97,7 +97,7 @@ std::vector<OptionRow> parallel_rows() {
       {"--graphs", {"--graphs", "never"}, {"graphs = \"never\""}, Weights::same, Setting::mlp, {}, needs_gpus},
       {"--no-graphs", {"--no-graphs"}, {"graphs = \"never\""}, Weights::same, Setting::mlp, {}, needs_gpus},
       {"--no-autotune", {"--no-autotune"}, {"no-autotune = true"}, Weights::same, Setting::mlp, {}, needs_gpus},
-      {"--fast-conv", {"--fast-conv"}, {"fast-conv = true"}, Weights::other, Setting::convnet},
+      {"--exact-conv", {"--exact-conv"}, {"exact-conv = true"}, Weights::other, Setting::convnet},
       {"--amp",
        {"--amp"},
        {"amp = true", "amp-dtype = \"bfloat16\""},

@@ -58,6 +58,7 @@ void check_fused_resnet(const GoldenFile& golden, const ResnetCase& which, int r
   const Model model = which.make(which.options);
   DataParallelOptions options = on_cpus(replicas * stages);
   options.batch_norm = BatchNormMode::sync;
+  options.exact_convolutions = true;
   if (stages > 1) options.pipeline = {.stages = stages, .micro_batches = 1};  // the statistics are those of all rows
   DataParallel net(model, options);
   net.set_weights(resnet_state(model.name(), net.weights()));

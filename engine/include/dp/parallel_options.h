@@ -116,10 +116,10 @@ struct DataParallelOptions {
   bool pin_threads = true;       // one core per thread, even if the process inherited a narrower mask
   std::uint64_t seed = 42;       // for initial weights and dropout
   bool deterministic = false;
-  // Allows Winograd's algorithm for forward convolutions and their data gradients; weight gradients may always use it.
-  // Over the depth of ResNet18 the gradients then deviate from the exact ones by up to 2e-5 of their norm, instead of
-  // 5e-6 (docs/decisions/0016).
-  bool fast_convolutions = false;
+  // Forbids Winograd's algorithm for forward convolutions and their data gradients; weight gradients may always use it.
+  // Over the depth of ResNet18 the gradients then deviate from the exact ones by up to 5e-6 of their norm, instead of
+  // 2e-5 (docs/decisions/0016).
+  bool exact_convolutions = false;
   // On GPUs: float32 convolutions and linear layers may round their factors to TF32 (10 mantissa bits instead of 23) if
   // a library is faster with it. Requires autotune.
   bool tf32 = false;

@@ -24,7 +24,7 @@ class Estimate {
     kernels::ContextOptions context;
     context.threads = o.threads_per_replica;
     context.deterministic = o.deterministic;
-    context.fast_convolutions = o.fast_convolutions;
+    context.fast_convolutions = !o.exact_convolutions;
     context.activations = activations_of(o);
     const auto open = [&] { return kernels::backend(o.devices.front().kind).open(o.devices.front(), context); };
     context_ = open();

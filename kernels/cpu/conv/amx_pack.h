@@ -1,7 +1,7 @@
 // Packs the operands of AmxBackwardWeights.
 //
-// x   one plane of pixels per channel and copy. With a copy per tap, pixel i of the copy belongs to pixel i of dy. With a
-//     copy per column of taps, the copy has kernel - 1 more rows, and a tap is an offset into it.
+// x   one plane of pixels per channel and copy. With a copy per tap, pixel i of the copy belongs to pixel i of dy. With
+//     a copy per column of taps, the copy has kernel - 1 more rows, and a tap is an offset into it.
 // dy  in blocks of 16 channels, two pixels side by side, as the tile instructions require.
 //
 // Images whose number of pixels is no multiple of a tile's depth are packed side by side as one unit. The functions

@@ -91,8 +91,8 @@ class ThenReordered : public HostOp {
   std::size_t bytes_ = 0;
 };
 
-// oneDNN's implementations with AMX require nhwc, but it has none for one input channel. Reordering the output costs less
-// than running the next layers without AMX.
+// oneDNN's implementations with AMX require nhwc, but it has none for one input channel. Reordering the output costs
+// less than running the next layers without AMX.
 std::unique_ptr<HostOp> in_nhwc_for_amx(std::unique_ptr<HostOp> op, const Conv2dForward& d,
                                         const CpuOpOptions& options) {
   const TensorDesc y = op->tensors()[2];
