@@ -36,7 +36,9 @@ void WidenedOp::execute(std::span<void* const> args, void* workspace) {
   }
   op_->execute({wide.data(), args.size()}, place(low_.size()));
   for (std::size_t i = 0; i < low_.size(); ++i)
-    if (low_[i].output) convert<float, BFloat16>(threads_, place(i), arg_at(args, low_[i].arg), elements(low_[i].desc));
+    if (low_[i].output)
+      convert<float, BFloat16>(threads_, place(i), args[static_cast<std::size_t>(low_[i].arg.index)],
+                               elements(low_[i].desc));
 }
 
 }  // namespace dp::kernels

@@ -62,7 +62,7 @@ TEST_CASE("wire: ranks that make different calls fail with both calls named") {
   both(all_reduce(20, DType::f32), all_reduce(20, DType::f64), "all_reduce of 20 float64");
   both(all_reduce(300000, DType::f32), reduce(1), "all_reduce of 300000");
   both(reduce(0), reduce(1), "with root 1");
-  both(gather(8, 12), gather(12, 8), "parts of other sizes");
+  both(gather(8, 12), gather(12, 8), " bytes with root 0 in parts of other sizes");
   CHECK(errors_of({gather(8, 12), gather(8, 12)}) == std::vector<std::string>(2));
 }
 

@@ -56,7 +56,9 @@ bool has_winograd(const TensorDesc& tensor, const CpuOpOptions& options) {
 template <typename Make>
 auto with_algorithm(const Window& window, bool winograd, const Make& make) {
   if (winograd) try {
-      return make(shape_of(window, dnnl::algorithm::convolution_winograd));
+      const auto pd = make(shape_of(window, dnnl::algorithm::convolution_winograd));
+      const dnnl::primitive possible(pd.get());  // fails for batches of hundreds of thousands of images
+      return pd;
     } catch (const dnnl::error&) {  // if the direct algorithm fails too, its error is more useful
     }
   return make(shape_of(window, dnnl::algorithm::convolution_direct));
