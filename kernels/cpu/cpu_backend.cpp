@@ -3,10 +3,10 @@
 #include <cstdlib>
 #include <dnnl.hpp>
 
+#include "kernels/cpu/bfloat16/widened_op.h"
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/machine_rates.h"
-#include "kernels/cpu/widened_op.h"
 #include "kernels/host/host_backend.h"
 #include "kernels/host/host_context.h"
 

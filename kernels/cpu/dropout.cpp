@@ -2,9 +2,9 @@
 #include <memory>
 
 #include "kernels/cpu/announce.h"
+#include "kernels/cpu/bfloat16/element.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/dropout_plane.h"
-#include "kernels/cpu/element.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/op_args.h"
 

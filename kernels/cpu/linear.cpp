@@ -1,10 +1,10 @@
 // Linear layers by oneDNN's inner product, which takes (N,C,H,W) in any layout without flattening it.
 #include <memory>
 
+#include "kernels/cpu/bfloat16/widened_op.h"
 #include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dnnl_op.h"
 #include "kernels/cpu/linear_chunks.h"
-#include "kernels/cpu/widened_op.h"
 
 namespace dp::kernels {
 namespace {

@@ -1,9 +1,9 @@
 // ReluForward and ReluBackward as separate ops, where no other op can fuse them.
 #include <memory>
 
+#include "kernels/cpu/bfloat16/element.h"
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/cpu_op.h"
-#include "kernels/cpu/element.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/op_args.h"

@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/cpu/bfloat16/convert.h"
 #include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dnnl_op.h"
 #include "kernels/op_args.h"

@@ -1,6 +1,6 @@
 // Weight and data gradients with AMX tiles, of all shapes that the kernels distinguish.
 #include "kernels/cpu/announce.h"
-#include "kernels/cpu/bfloat16_support.h"
+#include "kernels/cpu/bfloat16/bfloat16_support.h"
 #include "kernels/cpu/conv/amx_weights.h"
 #include "kernels/cpu/conv/flipped_data.h"
 #include "kernels/cpu/cpu_layout.h"

@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <csignal>
 #include <set>
 
 #include "engine/process_group/connection.h"
@@ -114,22 +113,6 @@ TEST_CASE("process group: the ranks that joined name a missing rank after the ti
   other.join();
   CHECK(in_time(begin, 2));
   for (const std::string& text : {first, third}) CHECK(contains(text, "ranks 1, 3 of 4 did not join within 1 s"));
-}
-
-TEST_CASE("process group: a rank that waits for rank 0 notices an interrupt long before the timeout") {
-  GroupAddress address;
-  std::atomic<int> stop{0};
-  ProcessGroupOptions options = address.options(1, 2, 120.0);
-  options.stop = &stop;
-  const auto begin = std::chrono::steady_clock::now();
-  std::thread interrupter([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
-    stop = SIGTERM;
-  });
-  const std::string text = refusal(options);
-  interrupter.join();
-  CHECK(in_time(begin, 1));
-  CHECK(contains(text, "rank 1 of 2"));
 }
 
 // Rank 2 is the first in the queue of connections: it joins and ends before rank 0 has joined.

@@ -3,7 +3,7 @@
 // tile of the result is a block of 16 x 16 channels of dw. Its sums run over pixels, then images, in a fixed order.
 #include "kernels/cpu/conv/amx_weights.h"
 
-#include "kernels/cpu/bfloat16_support.h"
+#include "kernels/cpu/bfloat16/bfloat16_support.h"
 #include "kernels/cpu/conv/amx_pack.h"
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/dnnl_compat.h"

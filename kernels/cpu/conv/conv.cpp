@@ -4,7 +4,8 @@
 #include <memory>
 #include <utility>
 
-#include "kernels/cpu/bfloat16_support.h"
+#include "kernels/cpu/bfloat16/bfloat16_support.h"
+#include "kernels/cpu/bfloat16/widened_op.h"
 #include "kernels/cpu/conv/amx_weights.h"
 #include "kernels/cpu/conv/conv_thin.h"
 #include "kernels/cpu/conv/conv_winograd.h"
@@ -12,7 +13,6 @@
 #include "kernels/cpu/conv/winograd_conv.h"
 #include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dnnl_op.h"
-#include "kernels/cpu/widened_op.h"
 
 namespace dp::kernels {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "kernels/cpu/bfloat16_support.h"
+#include "kernels/cpu/bfloat16/bfloat16_support.h"
 #include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dnnl_op.h"
 #include "kernels/cpu/parallel.h"

@@ -2,8 +2,8 @@
 // the mean rounded to float from x; the offset corrects the rounding. Hence a large mean loses no precision.
 #include <memory>
 
+#include "kernels/cpu/bfloat16/element.h"
 #include "kernels/cpu/cpu_op.h"
-#include "kernels/cpu/element.h"
 #include "kernels/cpu/norm/batch_norm_plane.h"
 #include "kernels/op_args.h"
 

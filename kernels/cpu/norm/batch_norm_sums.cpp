@@ -1,8 +1,8 @@
 // BatchNormMoments and BatchNormBackwardSums: reductions over a batch, each in one pass over memory.
 #include <memory>
 
+#include "kernels/cpu/bfloat16/element.h"
 #include "kernels/cpu/cpu_op.h"
-#include "kernels/cpu/element.h"
 #include "kernels/cpu/norm/batch_norm_plane.h"
 #include "kernels/op_args.h"
 

@@ -1,9 +1,9 @@
 // Average pooling by oneDNN.
 #include <memory>
 
+#include "kernels/cpu/bfloat16/widened_op.h"
 #include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/dnnl_op.h"
-#include "kernels/cpu/widened_op.h"
 
 namespace dp::kernels {
 namespace {

@@ -1,9 +1,9 @@
 // MaxPool2dForward with ReLU and dropout folded in, and its gradient.
 #include <memory>
 
+#include "kernels/cpu/bfloat16/element.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/dropout_plane.h"
-#include "kernels/cpu/element.h"
 #include "kernels/cpu/parallel.h"
 #include "kernels/cpu/pool/max_pool_plane.h"
 #include "kernels/op_args.h"

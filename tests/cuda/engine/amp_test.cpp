@@ -374,8 +374,8 @@ TEST_CASE("mixed precision: unsupported options are rejected with the reason") {
     }
     return "";
   };
-  CHECK_THAT(message([&] { DataParallel(model, with(on_cpus(1), Amp::bfloat16)); }),
-             Catch::Contains("--amp requires GPUs"));
+  CHECK_THAT(message([&] { DataParallel(model, with(on_cpus(1), Amp::float16)); }),
+             Catch::Contains("float16 requires GPUs"));
   SimulatedGpus machine(1);
   DataParallelOptions options = with(on_gpus(1, 1), Amp::float16);
   options.loss_scale.backoff = 1;

@@ -1,9 +1,9 @@
-#include "kernels/cpu/widened_op.h"
+#include "kernels/cpu/bfloat16/widened_op.h"
 
 #include <algorithm>
 #include <array>
 
-#include "kernels/cpu/convert.h"
+#include "kernels/cpu/bfloat16/convert.h"
 
 namespace dp::kernels {
 namespace {

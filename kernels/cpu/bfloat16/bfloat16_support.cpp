@@ -1,4 +1,4 @@
-#include "kernels/cpu/bfloat16_support.h"
+#include "kernels/cpu/bfloat16/bfloat16_support.h"
 
 #include <sys/syscall.h>
 #include <unistd.h>

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/bfloat16_support.h"
+#include "kernels/cpu/bfloat16/bfloat16_support.h"
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/op_args.h"
