@@ -233,7 +233,7 @@ class Backend {
   virtual CommunicatorChoice default_communicator(const Rendezvous& rendezvous) const = 0;
   // A link from one context to another, both of this backend. Called while no thread uses them.
   virtual std::unique_ptr<Link> make_link(Context& sender, Context& receiver) = 0;
-  // Whether a link holds as much memory on the receiver's device as on the sender's, instead of none.
+  // True if a link also has a queue on the receiver's device, as large as the sender's.
   virtual bool links_have_two_queues() const { return false; }
   // A value measured on these devices and stored by remember(), possibly in an earlier run. Empty if there is none.
   virtual std::optional<double> remembered(std::span<const Device>, const std::string&) { return {}; }

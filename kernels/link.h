@@ -27,10 +27,11 @@ class Link {
   // the tensor has another size. Called by the receiver's thread.
   virtual void receive(void* data, std::size_t bytes, Stream& stream) = 0;
 
-  // The next three are as in Communicator. Each end's thread sets its own lock.
+  // The next three have the same meaning as in Communicator. Each end's thread sets its own lock.
   virtual bool joins_graphs() const { return false; }
   virtual void take_turns(End, CaptureTurn*) {}
-  // Forgets all transfers: later ones do not wait for their work. Call it while neither end is in a call.
+  // Discards the record of earlier transfers, so later ones do not wait for them. Call it while neither end is in a
+  // call.
   virtual void reset() {}
 };
 

@@ -41,8 +41,8 @@ std::size_t memory_per_device(const DataParallelOptions& options) {
   return room->bytes / static_cast<std::size_t>(sharing);
 }
 
-// The costs of the layers between each two neighbouring cuts, measured on contexts that `open` returns, or modelled if
-// it is empty.
+// Returns the cost of the layers between each two neighbouring cuts. `open` returns contexts to measure on. If it is
+// empty, costs are modelled.
 std::vector<PieceCost> costs_between(const ModelSetup& setup, const std::vector<Cut>& cuts, kernels::Context& context,
                                      const OpenContext& open) {
   const kernels::Rates rates{.flops = kFlopsPerByte, .bytes = 1, .source = "modelled"};

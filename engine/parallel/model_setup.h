@@ -114,7 +114,7 @@ struct ModelSetup {
   std::deque<Stage> stages;  // in forward order
 
  private:
-  // Takes the cuts of the options. If there are none, selects cuts that balance the times of the stages.
+  // Uses the cuts of the options, if they name any. Otherwise chooses cuts for stages of equal time.
   void choose_cuts(kernels::Context& context, const OpenContext& open);
 };
 

@@ -18,8 +18,8 @@ Layout plain_cpu_layout(const Shape& shape, DType type);
 const DnnlDesc& desc_of(const Layout& layout);  // the layout must not be any()
 DnnlDesc plain_desc(const dnnl::memory::dims& dims, DType type = DType::f32);
 DnnlDesc any_desc(const dnnl::memory::dims& dims, DType type);
-// The same memory order with elements of `type`, bf16 or f32. Where bfloat16 weights are stored in pairs, a similar
-// order without pairs. Row-major if no descriptor of that type has the order.
+// Returns a descriptor for elements of `type`, bf16 or f32, with the same memory order. If bfloat16 weights interleave
+// pairs of channels, the result has no pairs. If `type` has no such order, the result is row-major.
 DnnlDesc with_type(const DnnlDesc& md, DType type);
 dnnl::memory::dims dims_of(const Shape& shape);
 

@@ -23,22 +23,6 @@ auto forward_hint(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y)
                                      any_desc(dims_of(y.shape), x.type), op_attributes());
 }
 
-std::unique_ptr<HostOp> widened(const LinearForward& d, const CpuOpOptions& options) {
-  using D = LinearForward;
-  constexpr auto p = positions<D>();
-  return widened<D>(d, options, {{&D::x, p.x}, {&D::w, p.w}, {&D::y, p.y, true}});
-}
-std::unique_ptr<HostOp> widened(const LinearBackwardData& d, const CpuOpOptions& options) {
-  using D = LinearBackwardData;
-  constexpr auto p = positions<D>();
-  return widened<D>(d, options, {{&D::dy, p.dy}, {&D::w, p.w}, {&D::dx, p.dx, true}});
-}
-std::unique_ptr<HostOp> widened(const LinearBackwardWeights& d, const CpuOpOptions& options) {
-  using D = LinearBackwardWeights;
-  constexpr auto p = positions<D>();
-  return widened<D>(d, options, {{&D::x, p.x}, {&D::dy, p.dy}});
-}
-
 // The weights in the layout of the forward product of this x. oneDNN prefers another layout here, but reordering the
 // weights in each step costs more than it gains.
 DnnlDesc weights_as_forward(const LinearBackwardData& d) {
@@ -52,7 +36,7 @@ DnnlDesc weights_as_forward(const LinearBackwardData& d) {
 }  // namespace
 
 std::unique_ptr<HostOp> make(const LinearForward& d, const CpuOpOptions& options) {
-  if (is_widened(d.x.type, options)) return widened(d, options);
+  if (is_widened(d.x.type, options)) return widened_layer(d, options);
   dnnl::primitive_attr attr = op_attributes();
   if (d.relu) {
     dnnl::post_ops ops;
@@ -62,7 +46,7 @@ std::unique_ptr<HostOp> make(const LinearForward& d, const CpuOpOptions& options
   const DnnlDesc bias = bias_desc(d.bias, d.w);
   const auto pd = dnnl_compat::linear_forward(dnnl_engine(), requested(d.x), requested(d.w, weight_dims(d.x, d.w)),
                                               bias, requested(d.y), attr);
-  if (is_naive(pd) && d.x.type == DType::bf16) return widened(d, options);
+  if (is_naive(pd) && d.x.type == DType::bf16) return widened_layer(d, options);
   auto op = std::make_unique<DnnlOp>(dnnl::inner_product_forward(pd), pd, options.threads);
   op->input(DNNL_ARG_SRC, pd.src_desc()).input(DNNL_ARG_WEIGHTS, pd.weights_desc());
   d.bias ? op->input(DNNL_ARG_BIAS, bias) : op->skip(positions<LinearForward>().b);
@@ -72,14 +56,14 @@ std::unique_ptr<HostOp> make(const LinearForward& d, const CpuOpOptions& options
 }
 
 std::unique_ptr<HostOp> make(const LinearBackwardData& d, const CpuOpOptions& options) {
-  if (is_widened(d.dx.type, options)) return widened(d, options);
+  if (is_widened(d.dx.type, options)) return widened_layer(d, options);
   const auto hint = forward_hint(d.dx, d.w, d.dy);
   auto pd = dnnl_compat::linear_backward_data(dnnl_engine(), requested(d.dx), weights_as_forward(d), requested(d.dy),
                                               hint, op_attributes());
   if (is_naive(pd))
     pd = dnnl_compat::linear_backward_data(dnnl_engine(), requested(d.dx), requested(d.w, weight_dims(d.dx, d.w)),
                                            requested(d.dy), hint, op_attributes());
-  if (is_naive(pd) && d.dx.type == DType::bf16) return widened(d, options);
+  if (is_naive(pd) && d.dx.type == DType::bf16) return widened_layer(d, options);
   if (d.dx.type == DType::f32 && std::string_view(pd.impl_info_str()).find("gemm:jit") != std::string_view::npos) {
     const LinearBackwardData found{resolved(d.dy, pd.diff_dst_desc()), resolved(d.w, pd.weights_desc()),
                                    resolved(d.dx, pd.diff_src_desc())};
@@ -95,12 +79,12 @@ std::unique_ptr<HostOp> make(const LinearBackwardData& d, const CpuOpOptions& op
 }
 
 std::unique_ptr<HostOp> make(const LinearBackwardWeights& d, const CpuOpOptions& options) {
-  if (is_widened(d.x.type, options)) return widened(d, options);
+  if (is_widened(d.x.type, options)) return widened_layer(d, options);
   const DnnlDesc bias = bias_desc(d.bias, d.dw);
   const auto pd =
       dnnl_compat::linear_backward_weights(dnnl_engine(), requested(d.x), requested(d.dw, weight_dims(d.x, d.dw)), bias,
                                            requested(d.dy), forward_hint(d.x, d.dw, d.dy), op_attributes());
-  if (is_naive(pd) && d.x.type == DType::bf16) return widened(d, options);
+  if (is_naive(pd) && d.x.type == DType::bf16) return widened_layer(d, options);
   auto op = std::make_unique<DnnlOp>(dnnl::inner_product_backward_weights(pd), pd, options.threads);
   op->input(DNNL_ARG_SRC, pd.src_desc())
       .input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())

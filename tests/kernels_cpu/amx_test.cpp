@@ -1,4 +1,4 @@
-// Weight and data gradients with AMX tiles, of all shapes that the kernels distinguish.
+// Weight and data gradients with AMX tiles, for each kind of shape that the kernels handle differently.
 #include "kernels/cpu/announce.h"
 #include "kernels/cpu/bfloat16/bfloat16_support.h"
 #include "kernels/cpu/conv/amx_weights.h"
@@ -95,7 +95,7 @@ TEST_CASE("gradients with AMX tiles agree with the reference, with the same bits
   CHECK(with_data >= 5);
 }
 
-TEST_CASE("AMX kernels decline channels, layouts and types that they do not have") {
+TEST_CASE("AMX kernels reject unsupported channels, layouts and types") {
   if (!has_amx()) return mark_skipped("this processor has no AMX");
   const Window window{3, 1, 1};
   const auto made = [&](std::int64_t in, std::int64_t out, DType type, Tag tag, Tag weights) {

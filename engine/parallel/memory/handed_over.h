@@ -1,5 +1,5 @@
-// The largest tensors that one stage hands over to its neighbours and takes from them, and the memory for these in the
-// links.
+// The largest tensors that a stage sends to its neighbours and receives from them, and the memory that the links need for
+// them.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Measures how long a part of a model takes, for a split into stages of equal times.
+// Measures the time of a part of a model. Pipelines use it to choose stages of equal time.
 #pragma once
 
 #include "engine/parallel/model_setup.h"
@@ -8,8 +8,8 @@ namespace dp::engine {
 // Rows of the measured passes.
 inline constexpr std::int64_t kMeasuredRows = 8;
 
-// The seconds of one forward and one backward pass of `part`, on a context that `open` returns. `plan` is a training
-// plan of the part with kMeasuredRows rows, for the same kind of device. All values are zero.
+// Returns the seconds of one forward and one backward pass of `part` on a context that `open` returns. `plan` is a
+// training plan of the part with kMeasuredRows rows for the same kind of device. Weights and inputs are zero.
 double measured_seconds(const ModelSetup& setup, const Model& part, const Plan& plan, const OpenContext& open);
 
 }  // namespace dp::engine

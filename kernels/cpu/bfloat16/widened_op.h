@@ -72,4 +72,16 @@ std::unique_ptr<HostOp> widened(const Desc& desc, const CpuOpOptions& options, s
   return std::make_unique<WidenedOp>(std::move(op), std::move(args), std::move(tensors), options.threads);
 }
 
+// The same for a convolution or linear layer: forward, data gradient or weight gradient.
+template <typename Desc>
+std::unique_ptr<HostOp> widened_layer(const Desc& desc, const CpuOpOptions& options) {
+  constexpr auto p = positions<Desc>();
+  if constexpr (requires { desc.y; })
+    return widened<Desc>(desc, options, {{&Desc::x, p.x}, {&Desc::w, p.w}, {&Desc::y, p.y, true}});
+  else if constexpr (requires { desc.dx; })
+    return widened<Desc>(desc, options, {{&Desc::dy, p.dy}, {&Desc::w, p.w}, {&Desc::dx, p.dx, true}});
+  else
+    return widened<Desc>(desc, options, {{&Desc::x, p.x}, {&Desc::dy, p.dy}});
+}
+
 }  // namespace dp::kernels

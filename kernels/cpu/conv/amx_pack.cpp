@@ -15,8 +15,8 @@ typedef std::uint16_t Halves __attribute__((vector_size(32), aligned(2), may_ali
 constexpr int lower_half(int distance, int c) { return (c & distance) == 0 ? c : 16 + c - distance; }
 constexpr int upper_half(int distance, int c) { return (c & distance) == 0 ? c + distance : 16 + c; }
 
-// One of four steps that transpose 16 rows: swaps the halves of blocks of 2 * kDistance x 2 * kDistance elements that
-// are not on the diagonal.
+// One of four steps of a 16 x 16 transposition. In each block of 2 * kDistance x 2 * kDistance elements, it exchanges
+// the upper right quarter with the lower left one.
 template <int kDistance>
 DP_AVX512 inline void swap_halves(Halves (&rows)[16]) {
 #define DP_ALL(f)                                                                                             \
@@ -33,7 +33,7 @@ DP_AVX512 inline void swap_halves(Halves (&rows)[16]) {
 #undef DP_ALL
 }
 
-// The first `count` of 32 elements.
+// A mask of the first `count` elements, at most 32.
 __mmask32 first_of(std::int64_t count) {
   return count >= 32 ? ~__mmask32{0} : count <= 0 ? __mmask32{0} : (__mmask32{1} << count) - 1;
 }
@@ -43,7 +43,7 @@ __mmask32 first_of(std::int64_t count) {
 DP_AVX512 void transpose(const Shapes& s, const Planar& planar, const BFloat16* x, std::int64_t step, BFloat16* to) {
   for (std::int64_t phase = 0; phase < s.stride; ++phase, to += kBlock * planar.plane) {
     const std::int64_t columns = (s.width - phase + s.stride - 1) / s.stride;
-    // Rows without gaps are one long row.
+    // With stride 1 the rows are contiguous and are transposed as one.
     const bool joined = s.stride == 1;
     const std::int64_t rows = joined ? 1 : s.height, count = joined ? s.height * s.width : columns;
     for (std::int64_t row = 0; row < rows; ++row)

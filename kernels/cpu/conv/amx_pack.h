@@ -1,11 +1,12 @@
 // Packs the operands of AmxBackwardWeights.
 //
-// x   one plane of pixels per channel and copy. With a copy per tap, pixel i of the copy belongs to pixel i of dy. With
-//     a copy per column of taps, the copy has kernel - 1 more rows, and a tap is an offset into it.
-// dy  in blocks of 16 channels, two pixels side by side, as the tile instructions require.
+// x   is copied several times, as one plane of pixels per channel. Either each tap has its own copy, and pixel i of the
+//     copy is multiplied by pixel i of dy. Or the taps of one kernel column share a copy. It then has kernel - 1 more
+//     rows, and each tap starts at its own offset.
+// dy  is stored in blocks of 16 channels, with two pixels interleaved, as the tile instructions require.
 //
-// Images whose number of pixels is no multiple of a tile's depth are packed side by side as one unit. The functions
-// require AVX-512.
+// A tile multiplies 32 pixels. Several images are packed together as one unit if that fills more tiles completely. The
+// functions require AVX-512.
 #pragma once
 
 #include <algorithm>
@@ -28,11 +29,11 @@ struct Shapes {
   std::int64_t kernel, stride, padding;
   std::int64_t height, width;          // of x
   std::int64_t out_height, out_width;  // of dy
-  bool by_column;                      // the taps of a column share a copy
+  bool by_column;                      // the taps of a kernel column share a copy
   std::int64_t copies, rows;           // copies of x, and the rows of each
-  std::int64_t unit;                   // images that are packed side by side
+  std::int64_t unit;                   // images per unit
   std::int64_t depth;                  // pixels of a unit of dy, a multiple of kDepth
-  std::int64_t line;                   // elements of a channel of a unit of x
+  std::int64_t line;                   // elements of x per channel and copy in a unit
 
   Shapes(const Window& window, const ActivationView& x, const ActivationView& dy)
       : kernel(window.kernel),
@@ -59,8 +60,8 @@ struct Shapes {
   std::int64_t block() const { return copies * kBlock * line; }  // elements of a block of a unit of x
 };
 
-// The transposed block of 16 channels of one image: (phase * 16 + channel) * plane + row * pitch + i is the pixel in
-// column i * stride + phase.
+// The layout of one image's block of 16 channels after transpose(). The pixel of `channel` in `row` and in column
+// i * stride + phase is element (phase * 16 + channel) * plane + row * pitch + i.
 struct Planar {
   std::int64_t pitch, plane;
 
@@ -68,7 +69,9 @@ struct Planar {
       : pitch((s.width + s.stride - 1) / s.stride), plane(rounded_up(s.height * pitch, kDepth) + kDepth) {}
   std::int64_t elements(const Shapes& s) const { return s.stride * kBlock * plane; }
 };
-// The place in the padded image of a copy's first pixel, and where its columns are in the transposed block.
+
+// One copy of x. row, col: the first pixel, which may be in the padding. phase, shift, columns: where the transposed
+// block stores the copy's columns.
 struct Copy {
   std::int64_t row, col, phase, shift, columns;
 
@@ -80,7 +83,8 @@ struct Copy {
   }
 };
 
-// A copy of an image of at most 64 pixels, as a permutation of two vectors.
+// Makes a copy of an image of at most 64 pixels by permuting two vectors. from: the source of each pixel. found: a bit
+// for each pixel that is not padding.
 struct Permutation {
   alignas(64) std::uint16_t from[64] = {};
   std::uint64_t found = 0;
@@ -97,15 +101,16 @@ struct Permutation {
     return !s.by_column && s.pixels() <= 64 && s.height * planar.pitch <= 64;
   }
 };
-// Transposes a block. `x`: its first element; a pixel's 16 channels are contiguous, the next pixel is `step` elements
-// further. Writes up to 15 elements beyond a row.
+
+// Transposes a block of 16 channels. `x` is its first element. Each pixel's channels are contiguous, and the next pixel
+// is `step` elements further. Writes up to 15 elements past the end of a row.
 void transpose(const Shapes& s, const Planar& planar, const BFloat16* x, std::int64_t step, BFloat16* to);
-// Copies the pixels of one image for one copy of x from the transposed block, row by row, at most 32 columns at a time.
+// Writes one image's pixels of a copy, row by row, from the transposed block.
 void pack_rows(const Shapes& s, const Planar& planar, const Copy& copy, const BFloat16* planes, BFloat16* to);
-// The same by a permutation.
+// Does the same with a Permutation.
 void pack_permuted(const Shapes& s, const Planar& planar, const Copy& copy, const Permutation& permutation,
                    const BFloat16* planes, BFloat16* to);
-// Packs a block of 16 channels of one image of dy, whose first pixel is number `pixel` of its unit.
+// Packs 16 channels of one image of dy. `pixel`: the position of the image's first pixel in the unit.
 void pack_pairs(const Shapes& s, std::int64_t pixel, const BFloat16* dy, std::int64_t step, BFloat16* unit);
 
 }  // namespace dp::kernels::amx

@@ -1,6 +1,6 @@
-// For each tap of the kernel, the gradient is a product of matrices: x, shifted by the tap, with one row per input
-// channel and one column per output pixel, times dy. Both are packed first (amx_pack.h), a group of images at a time. A
-// tile of the result is a block of 16 x 16 channels of dw. Its sums run over pixels, then images, in a fixed order.
+// Each kernel tap's gradient is a matrix product: x, shifted by the tap, with input channels as rows and pixels as
+// columns, times dy. A group of images is packed (amx_pack.h), then multiplied. Each output tile is a block of 16 x 16
+// channels of dw. It accumulates over pixels and images in a fixed order.
 #include "kernels/cpu/conv/amx_weights.h"
 
 #include "kernels/cpu/bfloat16/bfloat16_support.h"
@@ -27,12 +27,12 @@ namespace {
 
 using namespace amx;
 
-// Bytes of packed images that are multiplied together. Small groups fit the cache; large groups read and write dw less
+// The size of a group of packed images in bytes. A small group fits in the cache. A large one reads and writes dw less
 // often.
 constexpr std::int64_t kGroupBytes = 3 << 19, kGroupPerDw = 4;
-constexpr std::int64_t kPanelBytes = 768 << 10;  // of packed dy that are reused for every block of x
-constexpr std::int64_t kSharedDepth = 256;       // pixels that the taps of a column use one after another
-constexpr std::int64_t kRun = 256;               // pixels of the bias gradient that are added in float
+constexpr std::int64_t kPanelBytes = 768 << 10;  // of packed dy that all blocks of x reuse
+constexpr std::int64_t kSharedDepth = 256;       // pixels that all taps of a column process before the next pixels
+constexpr std::int64_t kRun = 256;               // pixels of the bias gradient that are accumulated in float
 
 DP_AMX void configure_tiles() {
   struct alignas(64) Config {
@@ -45,7 +45,7 @@ DP_AMX void configure_tiles() {
 }
 DP_AMX void release_tiles() { _tile_release(); }
 
-struct Packed {  // blocks of channels of the images that are multiplied together
+struct Packed {  // a group of packed images
   const BFloat16 *x, *dy;
   std::int64_t units, x_unit, dy_unit;  // elements of a block of a unit; the next unit follows
 };
@@ -53,12 +53,12 @@ struct Chunk {
   std::int64_t unit, units, pixel, end;  // pixels of each unit
 };
 
-// Adds the products of a chunk's pixels to dw, or writes them if `first`. Tiles 0 to 3: sums. 4 and 5: two blocks of
-// input channels. 6 and 7: two blocks of output channels. `row`: bytes between input channels.
+// Accumulates a chunk's products into dw; overwrites dw if `first`. Tiles 0 to 3 are the accumulators, 4 and 5 two
+// blocks of input channels, 6 and 7 two blocks of output channels. `row`: bytes between input channels.
 template <bool kTwoIn, bool kTwoOut>
 DP_AMX void multiply(const Packed& at, const Chunk& chunk, std::int64_t x_block, std::int64_t dy_block,
                      std::int64_t row, float* dw, std::int64_t next_in, std::int64_t next_out, bool first) {
-  asm volatile("" ::: "memory");  // the compiler does not know that the loads of tiles read memory
+  asm volatile("" ::: "memory");  // GCC does not treat _tile_loadd as a read of memory
   if (first) {
     _tile_zero(0);
     if (kTwoOut) _tile_zero(1);
@@ -89,7 +89,7 @@ DP_AMX void multiply(const Packed& at, const Chunk& chunk, std::int64_t x_block,
   if (kTwoIn && kTwoOut) _tile_stored(3, dw + next_in + next_out, 64);
 }
 
-// One thread handles whole blocks of the result, so the sums do not depend on the number of threads.
+// One thread computes each block of the result, so the bits do not depend on the number of threads.
 class AmxBackwardWeights : public HostOp {
  public:
   AmxBackwardWeights(const Conv2dBackwardWeights& d, const CpuOpOptions& options)
@@ -188,7 +188,7 @@ class AmxBackwardWeights : public HostOp {
       pack_pairs(s, image * s.pixels(), block_of(dy_, dy, n + image, block), dy_.block, to);
   }
 
-  // Two blocks of input channels by the output channels of a panel, for all taps.
+  // Multiplies two blocks of input channels by the output channels of a panel, for all taps.
   void multiply_panel(std::int64_t panel, std::int64_t in, const Packed& packed, float* dw, bool first) const {
     const std::int64_t out_end = std::min(out_, (panel + 1) * panel_);
     if (!shapes_.by_column) {
@@ -209,7 +209,7 @@ class AmxBackwardWeights : public HostOp {
       }
   }
 
-  // `offset`: of the tap's first pixel, from the first element of a block of x.
+  // `offset`: elements from the start of a block of x to the tap's first pixel.
   void multiply_tap(std::int64_t in, std::int64_t out, std::int64_t tap, std::int64_t offset, const Packed& packed,
                     const Chunk& chunk, float* dw, bool first) const {
     constexpr std::int64_t kElements = kBlock * kBlock;

@@ -31,22 +31,6 @@ auto forward_hint(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y,
                                    shape, op_attributes());
 }
 
-std::unique_ptr<HostOp> widened(const Conv2dForward& d, const CpuOpOptions& options) {
-  using D = Conv2dForward;
-  constexpr auto p = positions<D>();
-  return widened<D>(d, options, {{&D::x, p.x}, {&D::w, p.w}, {&D::y, p.y, true}});
-}
-std::unique_ptr<HostOp> widened(const Conv2dBackwardData& d, const CpuOpOptions& options) {
-  using D = Conv2dBackwardData;
-  constexpr auto p = positions<D>();
-  return widened<D>(d, options, {{&D::dy, p.dy}, {&D::w, p.w}, {&D::dx, p.dx, true}});
-}
-std::unique_ptr<HostOp> widened(const Conv2dBackwardWeights& d, const CpuOpOptions& options) {
-  using D = Conv2dBackwardWeights;
-  constexpr auto p = positions<D>();
-  return widened<D>(d, options, {{&D::x, p.x}, {&D::dy, p.dy}});
-}
-
 bool has_winograd(const TensorDesc& tensor, const CpuOpOptions& options) {
   return tensor.type == DType::f32 && !options.direct_convolutions;
 }
@@ -57,14 +41,14 @@ template <typename Make>
 auto with_algorithm(const Window& window, bool winograd, const Make& make) {
   if (winograd) try {
       const auto pd = make(shape_of(window, dnnl::algorithm::convolution_winograd));
-      const dnnl::primitive possible(pd.get());  // fails for batches of hundreds of thousands of images
+      const dnnl::primitive possible(pd.get());  // throws for batches of hundreds of thousands of images
       return pd;
     } catch (const dnnl::error&) {  // if the direct algorithm fails too, its error is more useful
     }
   return make(shape_of(window, dnnl::algorithm::convolution_direct));
 }
 
-// A convolution and the reorder of its output, in one op.
+// Runs a convolution and reorders its output.
 class ThenReordered : public HostOp {
  public:
   ThenReordered(std::unique_ptr<HostOp> convolution, std::unique_ptr<HostOp> reorder)
@@ -114,7 +98,7 @@ bool is_winograd(const PrimitiveDesc& pd) {
 }  // namespace
 
 std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options) {
-  if (is_widened(d.x.type, options)) return widened(d, options);
+  if (is_widened(d.x.type, options)) return widened_layer(d, options);
   dnnl::primitive_attr attr = op_attributes();
   if (d.relu) {
     dnnl::post_ops ops;
@@ -127,7 +111,7 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
     return dnnl_compat::conv_forward(dnnl_engine(), requested(d.x), requested(d.w), bias, requested(d.y), shape, attr);
   });
-  if (is_naive(pd) && d.x.type == DType::bf16) return widened(d, options);
+  if (is_naive(pd) && d.x.type == DType::bf16) return widened_layer(d, options);
   const TensorDesc x = resolved(d.x, pd.src_desc()), w = resolved(d.w, pd.weights_desc()),
                    y = resolved(d.y, pd.dst_desc());
   if (winograd && !is_winograd(pd))
@@ -140,7 +124,7 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
 }
 
 std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& options) {
-  if (is_widened(d.dx.type, options)) return widened(d, options);
+  if (is_widened(d.dx.type, options)) return widened_layer(d, options);
   if (auto flipped = make_flipped_backward_data(d, options)) return flipped;
   const bool winograd = has_winograd(d.dx, options) && options.fast_convolutions &&
                         winograd_pays(ConvPass::data, d.w.shape, d.dx.shape, d.window);
@@ -148,7 +132,7 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& op
     return dnnl_compat::conv_backward_data(dnnl_engine(), requested(d.dx), requested(d.w), requested(d.dy), shape,
                                            forward_hint(d.dx, d.w, d.dy, shape), op_attributes());
   });
-  if (is_naive(pd) && d.dx.type == DType::bf16) return widened(d, options);
+  if (is_naive(pd) && d.dx.type == DType::bf16) return widened_layer(d, options);
   const TensorDesc dy = resolved(d.dy, pd.diff_dst_desc()), dx = resolved(d.dx, pd.diff_src_desc());
   if (winograd && !is_winograd(pd)) {
     // The weight layout of the forward pass, if the layout is any().
@@ -167,7 +151,7 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& op
 }
 
 std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions& options) {
-  if (is_widened(d.x.type, options)) return widened(d, options);
+  if (is_widened(d.x.type, options)) return widened_layer(d, options);
   const DnnlDesc bias = bias_desc(d.bias, d.dw);
   const bool winograd =
       has_winograd(d.x, options) && winograd_pays(ConvPass::weights, d.dw.shape, d.dy.shape, d.window);
@@ -178,12 +162,12 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions&
   // For images of one channel on AVX2 oneDNN has only its reference loops, which are 300 times slower than our kernel
   // (docs/decisions/0009).
   if (is_naive(pd) && d.x.type == DType::bf16) {
-    if (d.x.layout.any()) return widened(d, options);
+    if (d.x.layout.any()) return widened_layer(d, options);
     // oneDNN may support another descriptor of the same memory order.
     Conv2dBackwardWeights free = d;
     free.x.layout = {};
     auto op = make(free, options);
-    return op->tensors()[0].layout == d.x.layout ? std::move(op) : widened(d, options);
+    return op->tensors()[0].layout == d.x.layout ? std::move(op) : widened_layer(d, options);
   }
   if (is_naive(pd))
     if (auto own = make_thin_backward_weights(d, options)) return own;

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::int64_t kBlock = 16;
 
-// The blocks of oneDNN's weights for AMX: 16 pairs of input channels x `outputs` output channels x 2.
+// oneDNN's weight layout for AMX, if `outputs` is not 0. A block has 16 pairs of input channels x `outputs` output
+// channels x 2.
 struct PairedLayout {
   std::int64_t outputs = 0;     // 0: another layout
   dnnl_compat::Dims strides{};  // of blocks, and of rows and columns
@@ -56,8 +57,8 @@ class FlippedBackwardData : public HostOp {
   }
 
  private:
-  // Copies pairs of output channels of the layer, which are input channels of the flipped convolution. `from` has
-  // blocks of 16 input x 16 output channels.
+  // Writes the flipped convolution's weights. Its input channels are the layer's output channels and are copied in
+  // pairs. `from` has blocks of 16 input x 16 output channels.
   void flip(const std::uint32_t* from, std::uint32_t* to) const {
     constexpr std::int64_t kPairs = kBlock / 2, kUnits = kBlock * kPairs;
     const std::int64_t taps = kernel_ * kernel_;

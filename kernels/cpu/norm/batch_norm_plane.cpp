@@ -7,12 +7,12 @@
 namespace dp::kernels {
 namespace {
 
-// Vectors that are summed in float before the sum is added in double. With bfloat16 longer runs are allowed: its own
-// rounding is coarser than theirs.
+// The number of vectors that are accumulated in float before the result is added in double. bfloat16 inputs allow
+// longer runs, because their own rounding error is larger.
 template <typename T>
 constexpr std::int64_t kRun = std::is_same_v<T, BFloat16> ? 256 : 64;
 
-// Pixels of a run whose tensors stay in the first-level cache while strip after strip of channels is processed.
+// The number of pixels in a run that fits in the L1 cache, so that all strips of channels read it from there.
 template <typename T>
 std::int64_t cached_run(const NormPlane& plane, std::int64_t least) {
   constexpr std::int64_t kBytes = 16 << 10;

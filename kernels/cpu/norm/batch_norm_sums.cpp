@@ -26,8 +26,8 @@ class GroupedSums : public HostOp {
   double* sums_of(void* workspace, std::int64_t group) const {
     return static_cast<double*>(workspace) + 2 * channels_ * group;
   }
-  // Calls body(plane, samples before it in its group, sample, block, first values, second values). The values are those
-  // of the block's channels and are zero before the group's first sample. In nhwc the samples of a group are one plane.
+  // Calls body(plane, samples before it in its group, sample, block, first values, second values). The values belong to
+  // the block's channels and are zero before the group's first sample. In nhwc a whole group is one plane.
   template <typename Body>
   void for_planes(void* workspace, const Body& body) const {
     const bool joined = view_.blocks == 1 && view_.block > 1 && view_.stride_n == plane_.pixels * plane_.block;

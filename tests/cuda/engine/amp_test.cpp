@@ -3,6 +3,7 @@
 #include "cuda/engine/amp_runs.h"
 #include "dp/error.h"
 #include "engine/base/test_modes.h"
+#include "support/relative_distance.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -13,20 +14,6 @@ DataParallelOptions references(int replicas) {
   DataParallelOptions options = on_reference();
   options.devices.assign(static_cast<std::size_t>(replicas), options.devices.front());
   return options;
-}
-
-// The L2 distance of `got` and `expected` over all tensors, relative to the distance of `expected` from `origin`.
-double apart(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>& expected,
-             const std::vector<NamedTensor>& origin) {
-  if (!same_names(got, expected) || !same_names(origin, expected)) return kInfinitelyFar;
-  double difference = 0, moved = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i)
-    for (std::int64_t at = 0; at < expected[i].second.numel(); ++at) {
-      const double there = value_at(expected[i].second, at);
-      const double d = value_at(got[i].second, at) - there, w = there - value_at(origin[i].second, at);
-      difference += d * d, moved += w * w;
-    }
-  return finite_or_far(std::sqrt(difference / moved));
 }
 
 // The weights after one optimizer step that is not skipped.
@@ -52,7 +39,8 @@ void check_step(const Model& model, std::int64_t rows, int replicas) {
     for (std::uint64_t seed = 1; seed <= 8 && !equal; ++seed) {
       const Batch batch = random_batch(model, rows, seed);
       const auto expected = stepped(model, with(references(replicas), amp), batch);
-      CHECK(apart(expected, stepped(model, with(references(replicas), Amp::off), batch), origin) > 1e-4);  // it rounds
+      CHECK(relative_distance(expected, stepped(model, with(references(replicas), Amp::off), batch), origin) >
+            1e-4);  // it rounds
       std::vector<NamedTensor> first;
       for (const Reduce reduce : kReductions) {
         DataParallelOptions options = with(on_gpus(replicas, replicas), amp);
@@ -61,7 +49,7 @@ void check_step(const Model& model, std::int64_t rows, int replicas) {
         if (first.empty()) first = got;
         CHECK(bit_equal(got, first));
       }
-      equal = apart(first, expected, origin) <= 2e-6;
+      equal = relative_distance(first, expected, origin) <= 2e-6;
     }
     CHECK(equal);
   }
@@ -109,10 +97,11 @@ TEST_CASE("mixed precision: a step with convolutions fused with batch normalisat
       for (std::uint64_t seed = 1; seed <= 4; ++seed) {
         const Batch batch = random_batch(model, 6, seed);
         const auto expected = trained(with(references(replicas), amp), batch, kernels::NormFusion::never);
-        fused = std::min(fused, apart(trained(options, batch, kernels::NormFusion::always), expected, origin));
-        rounding +=
-            apart(trained(with(references(replicas), Amp::off), batch, kernels::NormFusion::never), expected, origin) /
-            4;
+        fused =
+            std::min(fused, relative_distance(trained(options, batch, kernels::NormFusion::always), expected, origin));
+        rounding += relative_distance(trained(with(references(replicas), Amp::off), batch, kernels::NormFusion::never),
+                                      expected, origin) /
+                    4;
       }
       INFO(name_of(amp) << " on " << replicas << ": " << fused << " apart, " << rounding << " by rounding");
       CHECK(fused <= rounding / 100);
@@ -152,8 +141,8 @@ TEST_CASE("mixed precision: bfloat16 gradients and float16 steps with clipping a
     CHECK(norm == Approx(exact_norm).epsilon(5e-3));  // of the unscaled gradient
     CHECK(norm == Approx(ref_norm).epsilon(1e-3));
     CHECK(exact_norm > 0.05);
-    CHECK(apart(weights, exact_weights, origin) < 0.01);
-    CHECK(apart(weights, ref_weights, origin) <= apart(ref_weights, exact_weights, origin) / 4);
+    CHECK(relative_distance(weights, exact_weights, origin) < 0.01);
+    CHECK(relative_distance(weights, ref_weights, origin) <= relative_distance(ref_weights, exact_weights, origin) / 4);
     CHECK(worst_of(gradients, exact_gradients).error < 0.02);
     CHECK(worst_of(gradients, ref_gradients).error <= worst_of(ref_gradients, exact_gradients).error / 2);
   }

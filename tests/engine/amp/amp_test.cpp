@@ -1,10 +1,11 @@
-// Mixed precision on CPU replicas: against the reference, whose ops round their outputs, and against other
-// configurations of itself. Runs with the processor's bfloat16 instructions, if it has them, and emulated.
+// Mixed precision on CPU replicas. Steps are compared with the reference, whose ops round their outputs, and with other
+// configurations. Each test runs emulated, and natively if the processor has bfloat16.
 #include <cmath>
 #include <functional>
 
 #include "support/catch.h"
 #include "support/emulated_bfloat16.h"
+#include "support/relative_distance.h"
 #include "support/sanitized.h"
 #include "support/training.h"
 
@@ -16,7 +17,7 @@ namespace {
 constexpr Reduce kReductions[] = {Reduce::master, Reduce::all_reduce, Reduce::sharded};
 const Sgd kSgd{.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f};
 
-// Blocks of channels that AMX and tensor-core kernels support.
+// Its channels are multiples of 32, as the AMX kernels require.
 Model wide_net() {
   ModelBuilder m("wide_net", Shape{3, 4, 4});
   const auto conv = [&](const std::string& name, ModelBuilder::Node x, std::int64_t channels, int kernel, int stride) {
@@ -66,29 +67,15 @@ std::vector<NamedTensor> three_steps(const Model& model, const DataParallelOptio
   return net.weights();
 }
 
-// The L2 distance of `got` and `expected` over all tensors, relative to the distance of `expected` from `origin`.
-double apart(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>& expected,
-             const std::vector<NamedTensor>& origin) {
-  if (!same_names(got, expected) || !same_names(origin, expected)) return kInfinitelyFar;
-  double difference = 0, moved = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i)
-    for (std::int64_t at = 0; at < expected[i].second.numel(); ++at) {
-      const double there = value_at(expected[i].second, at);
-      const double d = value_at(got[i].second, at) - there, w = there - value_at(origin[i].second, at);
-      difference += d * d, moved += w * w;
-    }
-  return finite_or_far(std::sqrt(difference / moved));
-}
-
-// As in tests/cuda/engine/amp_test.cpp: searches for a batch in which float32 rounding moves no value to its other
-// 16-bit neighbour, because later values then differ too.
+// Float32 rounding may move a value to its other 16-bit neighbour, and then later values differ too. So this searches
+// for a batch without such a value, as tests/cuda/engine/amp_test.cpp does.
 void check_step(const Model& model, std::int64_t rows, int replicas) {
   const auto origin = DataParallel(model, references(replicas)).weights();
   double least = kInfinitelyFar;
   for (std::uint64_t seed = 1; seed <= 16 && least > 2e-6; ++seed) {
     const Batch batch = random_batch(model, rows, seed);
     const auto expected = stepped(model, low(references(replicas)), batch);
-    CHECK(apart(expected, stepped(model, references(replicas), batch), origin) > 1e-4);  // it rounds
+    CHECK(relative_distance(expected, stepped(model, references(replicas), batch), origin) > 1e-4);  // it rounds
     std::vector<NamedTensor> first;
     for (const Reduce reduce : kReductions) {
       DataParallelOptions options = low(on_cpus(replicas));
@@ -97,7 +84,7 @@ void check_step(const Model& model, std::int64_t rows, int replicas) {
       if (first.empty()) first = got;
       CHECK(bit_equal(got, first));
     }
-    least = std::min(least, apart(first, expected, origin));
+    least = std::min(least, relative_distance(first, expected, origin));
   }
   INFO(model.name() << " on " << replicas);
   CHECK(least <= 2e-6);
@@ -162,7 +149,7 @@ TEST_CASE("mixed precision on CPUs: a run continues from its weights and state w
   });
 }
 
-TEST_CASE("mixed precision on CPUs: evaluation and predictions lie within rounding of float32's") {
+TEST_CASE("mixed precision on CPUs: evaluation and predictions agree with float32 up to rounding") {
   natively_and_emulated([] {
     const Model model = wide_net();
     const Batch batch = random_batch(model, 13);
