@@ -10,7 +10,7 @@ namespace dp::test {
 
 // The L2 distance of `got` and `expected` over all tensors, relative to the distance of `expected` from `origin`.
 inline double relative_distance(const std::vector<NamedTensor>& got, const std::vector<NamedTensor>& expected,
-             const std::vector<NamedTensor>& origin) {
+                                const std::vector<NamedTensor>& origin) {
   if (!same_names(got, expected) || !same_names(origin, expected)) return kInfinitelyFar;
   double difference = 0, moved = 0;
   for (std::size_t i = 0; i < expected.size(); ++i)

@@ -1,5 +1,5 @@
-// The largest tensors that a stage sends to its neighbours and receives from them, and the memory that the links need for
-// them.
+// The largest tensors that a stage sends to its neighbours and receives from them, and the memory that the links need
+// for them.
 #pragma once
 
 #include <algorithm>
