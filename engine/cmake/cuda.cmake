@@ -1,5 +1,6 @@
 # Options of the CUDA backend. DP_CUDA: whether it is built. dp_cuda_architectures: the GPU architectures.
 option(DP_CUDA "Build the CUDA backend, if a toolkit is found" ON)
+option(DP_CUDA_FAST_COMPILE "Compile the kernels with few optimisations, where none of them runs" OFF)
 set(DP_CUDA_ARCHITECTURES "all" CACHE STRING "all (that the toolkit supports), native, or a list such as 80;90")
 
 if(DP_CUDA)
