@@ -30,6 +30,7 @@ const char* name_of(const OpDesc& desc) {
                                [](const BatchNormMerge&) { return "batch_norm_merge"; },
                                [](const BatchNormTrack&) { return "batch_norm_track"; },
                                [](const BatchNormRunning&) { return "batch_norm_running"; },
+                               [](const BatchNormFold&) { return "batch_norm_fold"; },
                                [](const BatchNormForward&) { return "batch_norm_forward"; },
                                [](const BatchNormBackwardSums&) { return "batch_norm_backward_sums"; },
                                [](const BatchNormBackward&) { return "batch_norm_backward"; },

@@ -175,6 +175,14 @@ struct BatchNormRunning {
   std::int64_t channels = 0;
   double eps = 1e-5;
 };
+// Folds a normalisation by its running mean and variance into the convolution before it, for evaluation. For each output
+// channel, with scale = weight / sqrt(variance + eps): folded_w = w * scale, folded_b = bias + (b - mean) * scale. w has
+// the compute type. folded has the same layout in the type that layers read.
+struct BatchNormFold {
+  DP_ARGS(w, b, weight, bias, mean, variance, folded_w, folded_b);  // b: may be null
+  TensorDesc w, folded;
+  double eps = 1e-5;
+};
 // y = (x - mean) * inv_std * weight + bias, plus the addend if `add`, then max(0, y) if relu. x, addend and y have x's
 // layout.
 struct BatchNormForward {
@@ -366,7 +374,7 @@ struct GatherImages {
 using OpDesc = std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
                             LinearBackwardWeights, ReluForward, ReluBackward, MaxPool2dForward, MaxPool2dBackward,
                             AvgPool2dForward, AvgPool2dBackward, AddForward, BatchNormMoments, BatchNormMerge,
-                            BatchNormTrack, BatchNormRunning, BatchNormForward, BatchNormBackwardSums,
+                            BatchNormTrack, BatchNormRunning, BatchNormFold, BatchNormForward, BatchNormBackwardSums,
                             BatchNormBackward, NormConv2dForward, NormConv2dBackwardData, NormConv2dBackwardWeights,
                             LinearDropoutForward, Conv2dPoolForward, Conv2dReluBackwardData, LinearPoolBackwardData,
                             LinearReluBackward, LinearLoss, DropoutApply, SoftmaxCrossEntropy, Reorder, Fill,

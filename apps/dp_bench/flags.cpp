@@ -111,6 +111,7 @@ void add_step(CLI::App& app, Commands& c, Asked& asked) {
   add_rounds(app, o);
   app.add_option("--variants", o.variants, "variants to measure, by key: plan,dp1,dp-sharded,... [all]")
       ->delimiter(',');
+  app.add_flag("--inference", o.inference, "measure evaluations, not training steps: forward and loss");
   app.add_flag("--goals", o.goals, "show the project's goal for each time ratio, and whether it is met");
   app.callback([&] {
     asked.work = [&o] {

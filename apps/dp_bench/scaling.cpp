@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "model/cpu_model.h"
 #include "model/scaling_model.h"
 #include "report/statistics.h"
 
@@ -112,6 +113,49 @@ Section hosts_section(const Hardware& hardware, int each) {
   return section;
 }
 
+Section server_section(int batch) {
+  const CpuServer& server = known_server();
+  Section section{"server",
+                  server.name + ": ResNet18 on CIFAR",
+                  constants_of(server),
+                  {{"what", "what"},
+                   {"replicas", "replicas", 0},
+                   {"ms_per_step", "ms/step", 1},
+                   {"convolutions_ms", "convolutions", 1},
+                   {"passes_ms", "passes", 1},
+                   {"exchange_ms", "exchange", 1},
+                   {"speed_up", "speed-up", 1},
+                   {"efficiency", "% of ideal", 0},
+                   {"images_per_second", "img/s", 0}},
+                  {},
+                  Bars{2, {}, {}, true}};
+  constexpr double kEach = 32;
+  const auto add = [&](const std::string& what, int replicas, double images) {
+    const CpuStep step = step_of(server, replicas, images / replicas);
+    const double rate = images / step.total(), alone = images / step_of(server, 1, images).total();
+    Row row;
+    row.kind = Kind::modelled;
+    row.cells = {what + " x" + std::to_string(replicas),
+                 static_cast<double>(replicas),
+                 step.total() * 1e3,
+                 step.convolutions * 1e3,
+                 step.passes * 1e3,
+                 step.exchange * 1e3,
+                 rate / alone,
+                 100 * rate / alone / replicas,
+                 rate};
+    section.rows.push_back(row);
+  };
+  for (int n = 1; n <= server.cores; n *= 2) add("global batch " + std::to_string(batch), n, batch);
+  for (int n = 1; n <= server.cores; n *= 2) add("32 images per replica", n, n * kEach);
+  section.text +=
+      " Convolutions scale with the cores. Passes over activations do not once the cores share the memory's bandwidth. "
+      "The exchange costs the same for every batch, so larger shards hide it. Speed-up: relative to one replica with "
+      "the "
+      "same global batch.";
+  return section;
+}
+
 }  // namespace
 
 Report scaling_report(const ScalingOptions& asked, Progress progress) {
@@ -137,6 +181,7 @@ Report scaling_report(const ScalingOptions& asked, Progress progress) {
     report.sections.back().key = "modelled" + std::to_string(++number);
   }
   report.sections.push_back(hosts_section(known_hardware().front(), 256));
+  report.sections.push_back(server_section(asked.modelled_batch));
   return report;
 }
 

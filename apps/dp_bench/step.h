@@ -1,4 +1,4 @@
-// `dp_bench step`: one model's training step in all variants, measured in rounds.
+// `dp_bench step`: one model's training step, or its evaluation, in all variants, measured in rounds.
 #pragma once
 
 #include <dp/trainer.h>
@@ -27,6 +27,7 @@ struct StepOptions {
   std::vector<std::string> variants;  // keys; empty: all
   std::string images_on = "host";     // or device: resident bytes, from which every variant makes its augmented batches
   double timeout = 300;               // seconds without a reply
+  bool inference = false;             // measures evaluations: forward and loss
   bool goals = false;                 // whether the report shows the project's goals
 };
 

@@ -24,7 +24,8 @@ const Measured* fastest(const StepResult& result, const std::vector<std::string>
 }
 
 Section variants_section(const StepResult& result) {
-  Section section{"variants", "Training steps", "", {}, {}, Bars{1, 2, 3, true}};
+  Section section{"variants",         result.options.inference ? "Evaluations" : "Training steps", "", {}, {},
+                  Bars{1, 2, 3, true}};
   section.columns = {{"variant", "variant"},
                      {"ms_per_step", "ms/step", 2},
                      {"ms_q1", "quartile", 2},
@@ -87,10 +88,17 @@ std::string verdict(double ratio, const Interval& interval, double goal) {
 Section ratios_section(const StepResult& result) {
   const bool gpu = !result.options.gpus.empty();
   const std::vector<std::string> torch{"torch", "torch-cl"}, torch_ddp{"torch-ddp", "torch-ddp-cl"};
-  const std::vector<Question> questions{
-      {{"dp1"}, {"plan"}, 1 / 1.01},        {{"dp-sharded"}, {"dp1"}, 1 / 1.05}, {{"dp-sharded"}, {"ddp"}, 1},
-      {{"dp-virtual"}, {"dp1"}, 1 / 1.07},  {{"dp1"}, torch, gpu ? 1.4 : 1.3},   {{"dp1"}, {"torch-compiled"}, 1.1},
-      {{"dp-sharded"}, {"torch-dp"}, 1.15}, {{"dp-sharded"}, torch_ddp, 1.15},   {{"ddp"}, torch_ddp, 1.15}};
+  const std::vector<Question> questions{{{"dp1"}, {"plan"}, 1 / 1.01},
+                                        {{"dp-sharded"}, {"dp1"}, 1 / 1.05},
+                                        {{"dp-sharded"}, {"ddp"}, 1},
+                                        {{"dp-virtual"}, {"dp1"}, 1 / 1.07},
+                                        {{"dp1"}, torch, gpu ? 1.4 : 1.3},
+                                        {{"dp1"}, {"torch-compiled"}, gpu ? 1.1 : 1},
+                                        {{"dp-sharded"}, {"torch-dp"}, 1.15},
+                                        {{"dp-sharded"}, torch_ddp, 1.15},
+                                        {{"ddp"}, torch_ddp, 1.15},
+                                        {{"dp"}, {"dp1"}, 1},
+                                        {{"dp"}, torch, 1.3}};
   Section section{"ratios", "Time ratios", "", {}, {}, {}};
   section.columns = {{"ratio_of", "ratio of"}, {"ratio", "ratio", 3}, {"low", "from", 3}, {"high", "to", 3}};
   if (result.options.goals)
@@ -137,8 +145,8 @@ Report step_report(const StepResult& result) {
                            std::to_string(o.threads) + (o.threads == 1 ? " thread" : " threads") + " in total"
                      : "GPUs " + o.gpus;
   report.title = o.network.model + " on " + shape_text(o.network.input, "x") + ", " +
-                 std::to_string(o.network.classes) + " classes, batch " + std::to_string(o.run.batch_size) + ", " +
-                 where;
+                 std::to_string(o.network.classes) + " classes, batch " + std::to_string(o.run.batch_size) +
+                 (o.inference ? ", evaluation, " : ", ") + where;
   report.facts = facts_of(result);
   report.sections.push_back(variants_section(result));
   if (Section section = ratios_section(result); !section.rows.empty()) report.sections.push_back(std::move(section));

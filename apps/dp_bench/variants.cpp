@@ -19,6 +19,7 @@ std::vector<std::string> network_arguments(const StepOptions& options) {
                                  "--batches",   std::to_string(options.batches),
                                  "--images-on", options.images_on};
   for (const std::string& word : amp_words(options.run)) words.push_back(word);
+  if (options.inference) words.emplace_back("--inference");
   return words;
 }
 
@@ -112,9 +113,11 @@ std::vector<VariantSpec> variants_for(const StepOptions& options) {
                         const std::vector<std::string>& more) {
     all.push_back(our_variant(options, key, title, group, devices, std::max(1, options.threads / devices), more));
   };
-  ours("plan", "bare plan", "plan", 1, {});
+  if (!options.inference) ours("plan", "bare plan", "plan", 1, {});
   ours("dp1", "dp x1", "dp", 1, {});
-  if (n > 1)
+  if (n > 1 && options.inference)
+    ours("dp", "dp" + count, "dp", n, {});
+  else if (n > 1)
     for (const char* reduce : {"sharded", "master", "allreduce"})
       ours(std::string("dp-") + reduce, "dp" + count + " " + reduce, "dp", n, {"--reduce", reduce});
 
@@ -122,7 +125,7 @@ std::vector<VariantSpec> variants_for(const StepOptions& options) {
     const std::string each = std::to_string(options.replicas_per_device);
     ours("dp-virtual", "dp" + count + ", " + each + " replicas each", "dp", n, {"--replicas-per-device", each});
   }
-  if (n > 1) ours("ddp", "ddp" + count, "ddp", n, {});
+  if (n > 1 && !options.inference) ours("ddp", "ddp" + count, "ddp", n, {});
 
   const auto pytorch = [&](const std::string& key, const std::string& title, const std::string& variant, int devices,
                            const std::string& format) {
@@ -135,11 +138,11 @@ std::vector<VariantSpec> variants_for(const StepOptions& options) {
   };
   pytorch("torch", "PyTorch", "single", 1, "contiguous");
   pytorch("torch-cl", "PyTorch channels_last", "single", 1, "channels_last");
-  if (gpu) {
+  if (gpu || options.inference) {
     pytorch("torch-compiled", "PyTorch channels_last compiled", "single", 1, "channels_last");
     all.back().arguments.emplace_back("--compile");
   }
-  if (n > 1) {
+  if (n > 1 && !options.inference) {
     pytorch("torch-dp", "PyTorch nn.DataParallel" + count, "dataparallel", n, "channels_last");
     pytorch("torch-ddp", "PyTorch DDP" + count, "ddp", n, "contiguous");
     pytorch("torch-ddp-cl", "PyTorch DDP" + count + " channels_last", "ddp", n, "channels_last");

@@ -1,4 +1,4 @@
-// Runs training steps of one variant on command. A server: prints `ready` with its properties, then answers each
+// Runs training steps, or evaluations, of one variant on command. A server: prints `ready` with its properties, then answers each
 // `run <steps>` line on stdin with the seconds taken. Idle in between. Protocol: benchmarks/README.md.
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.h>
@@ -41,7 +41,7 @@ struct Options {
   std::int64_t classes = 10, batch = 64;
   int batches = 192, cpu = 1, threads = 1, replicas_per_device = 1;
   std::uint64_t seed = 42;
-  bool exact_conv = false;
+  bool exact_conv = false, inference = false;
   dp::Amp amp = dp::Amp::off;
   dp::PipelineOptions pipeline;
   RankOptions rank;
@@ -75,11 +75,11 @@ std::vector<dp::Device> devices_of(const Options& options) {
   return dp::gpus(all);
 }
 
-// A training implementation: the bare loop over a plan, or DataParallel, alone or as a rank.
+// An implementation: the bare loop over a plan, or DataParallel, alone or as a rank.
 class Variant {
  public:
   virtual ~Variant() = default;
-  virtual void train_step(const dp::Batch& batch) = 0;
+  virtual void step(const dp::Batch& batch) = 0;
   virtual double take_loss() = 0;  // mean over the samples since the last call; waits for all steps
   virtual std::string communicator() const { return "none"; }
   virtual std::string reduce() const { return "none"; }
@@ -102,7 +102,8 @@ Weights trained_of(const dp::Model& model, const Weights& weights) {
 class Engine final : public Variant {
  public:
   // `rows`: size of this rank's shard of a batch.
-  Engine(const dp::Model& model, const Options& options, const std::vector<dp::Device>& devices, std::int64_t rows) {
+  Engine(const dp::Model& model, const Options& options, const std::vector<dp::Device>& devices, std::int64_t rows)
+      : trains_(!options.inference) {
     dp::DataParallelOptions parallel;
     parallel.devices = devices;
     parallel.process_group = join_process_group(options.rank);
@@ -115,9 +116,9 @@ class Engine final : public Variant {
     if (options.pipeline.stages == 1)
       parallel.grad_accum_steps = std::max(1, std::exchange(parallel.pipeline.micro_batches, 0));
     net_ = std::make_unique<dp::DataParallel>(model, parallel);
-    net_->prepare({rows}, {rows});
+    net_->prepare(trains_ ? std::vector<std::int64_t>{rows} : std::vector<std::int64_t>{}, {rows});
   }
-  void train_step(const dp::Batch& batch) override { net_->train_step(batch, kSgd); }
+  void step(const dp::Batch& batch) override { trains_ ? net_->train_step(batch, kSgd) : net_->evaluate(batch); }
   double take_loss() override { return net_->take_stats().loss(); }
   std::string communicator() const override { return net_->communicator(); }
   std::string reduce() const override { return name_of(net_->options().reduce); }
@@ -152,6 +153,7 @@ class Engine final : public Variant {
   }
 
  private:
+  const bool trains_;
   std::unique_ptr<dp::DataParallel> net_;
 };
 
@@ -160,7 +162,7 @@ class Bare final : public Variant {
   Bare(const dp::Model& model, const Options& options, dp::Device device)
       : start_(first_weights(model, options)),
         loop_(model, start_, device, options.threads, options.seed, options.batch, options.exact_conv, options.amp) {}
-  void train_step(const dp::Batch& batch) override { loop_.train_step(batch, kSgd); }
+  void step(const dp::Batch& batch) override { loop_.train_step(batch, kSgd); }
   double take_loss() override { return loop_.take_loss(); }
   Weights weights() const override { return start_; }
   std::size_t device_bytes() const override { return loop_.memory_use().total(); }
@@ -202,7 +204,7 @@ class Server {
     batches_ = make(model_, options.batch, options.batches, options.seed, rows);
     if (!options.save_inputs.empty()) save_inputs(options.save_inputs, variant_->weights(), batches_);
     start_loss_ = variant_->start_loss(batches_.front());
-    train(kCheckSteps);
+    run(kCheckSteps);
     check_loss_ = variant_->take_loss();
   }
 
@@ -228,11 +230,11 @@ class Server {
     int steps = 0;
     if (!(words >> command >> steps) || command != "run" || steps < 1 || words >> rest)
       return say("error", {{"message", "the command '" + line + "'; known: run <steps>"}});
-    train(kSettleSteps);
+    run(kSettleSteps);
     variant_->take_loss();
     variant_->begin_slice();
     const auto start = Clock::now();
-    train(steps);
+    run(steps);
     const double loss = variant_->take_loss();
     const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
     if (!std::isfinite(loss)) return say("error", {{"message", "the loss is not finite"}});
@@ -247,8 +249,8 @@ class Server {
   }
 
  private:
-  void train(int steps) {
-    for (int i = 0; i < steps; ++i) variant_->train_step(batches_[next_++ % batches_.size()]);
+  void run(int steps) {
+    for (int i = 0; i < steps; ++i) variant_->step(batches_[next_++ % batches_.size()]);
   }
 
   const Options options_;
@@ -294,6 +296,7 @@ int main(int argc, char** argv) {
       ->delimiter(',');
   app.add_option("--seed", options.seed)->capture_default_str();
   app.add_flag("--exact-conv", options.exact_conv, "As dp_train's");
+  app.add_flag("--inference", options.inference, "Evaluate instead of training, not with --variant plan");
   app.add_option("--amp", options.amp, "off, bf16 or fp16")->transform(amp_names());
   app.add_option("--save-inputs", options.save_inputs, "Write weights and batches to this file, for pytorch_step.py");
   add_rank_options(app, options.rank);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures seconds per training step in PyTorch. The same server as bench_step.cpp, for the same networks, in one
+"""Measures seconds per training step, or evaluation, in PyTorch. The same server as bench_step.cpp, for the same networks, in one
 variant: `single`, `dataparallel` (nn.DataParallel, GPUs only) or `ddp` (DistributedDataParallel: one process per rank,
 with RANK, WORLD_SIZE, and the file DP_BENCH_RENDEZVOUS for the rendezvous). benchmarks/README.md has the protocol.
 """
@@ -163,7 +163,7 @@ class Trainer:
         with self.cast():
             return F.cross_entropy(self.model(images), labels)
 
-    def train(self, steps):
+    def run(self, steps):
         """Runs `steps` steps and returns their mean loss. Waits for the device."""
         total = torch.zeros((), device=self.device)
         for _ in range(steps):
@@ -185,9 +185,9 @@ class Trainer:
         words = line.split()
         if len(words) != 2 or words[0] != "run" or not words[1].isdigit() or int(words[1]) < 1:
             return say("error", message=f"the command '{line.strip()}'; known: run <steps>")
-        self.train(SETTLE_STEPS)
+        self.run(SETTLE_STEPS)
         start = time.perf_counter()
-        loss = self.train(int(words[1]))
+        loss = self.run(int(words[1]))
         seconds = time.perf_counter() - start
         if not math.isfinite(loss):
             return say("error", message="the loss is not finite")
@@ -195,6 +195,29 @@ class Trainer:
         if self.device.type == "cuda":
             peak = max(torch.cuda.max_memory_allocated(i) for i in range(torch.cuda.device_count()))
         return say("done", seconds=repr(seconds), loss=repr(loss), peak_bytes=peak)
+
+
+class Evaluator(Trainer):
+    """Forward and loss in evaluation mode. Compiled: with batch normalisation folded into frozen weights."""
+
+    def __init__(self, model, images, labels, compiled, memory_format, amp):
+        super().__init__(model.eval(), images, labels, False, memory_format, amp)
+        self.frozen = compiled
+        if compiled:
+            import torch._inductor.config
+
+            torch._inductor.config.freezing = True
+            self.loss = torch.compile(self.loss_of)
+
+    def run(self, steps):
+        total = torch.zeros((), device=self.device)
+        # torch.compile freezes weights under no_grad, not under inference_mode.
+        with torch.no_grad() if self.frozen else torch.inference_mode():
+            for _ in range(steps):
+                i = self.next % len(self.images)
+                self.next += 1
+                total += self.loss(self.images[i], self.labels[i])
+        return total.item() / steps
 
 
 def mapped_library(pattern):
@@ -241,7 +264,8 @@ def main():
     parser.add_argument("--gpus", default="", help="GPU ids; empty: the CPU")
     parser.add_argument("--images-on", default="host", choices=["host", "device"], help="device: resident bytes, augmented there [%(default)s]")
     parser.add_argument("--amp", default="off", choices=["off", "bf16", "fp16"], help="mixed precision, on GPUs [%(default)s]")
-    parser.add_argument("--compile", action="store_true", help="use torch.compile(max-autotune)")
+    parser.add_argument("--compile", action="store_true", help="use torch.compile: max-autotune, or freezing with --inference")
+    parser.add_argument("--inference", action="store_true", help="evaluate instead of training")
     options = parser.parse_args()
     if options.model not in MODELS:
         say("absent", reason=f"pytorch_step.py has no PyTorch model for {options.model}")
@@ -271,8 +295,9 @@ def main():
     labels = [x.to(device) for x in labels]
     with torch.no_grad(), autocast(options.amp, device):
         start_loss = F.cross_entropy(model.eval()(normalized(images[0])), labels[0]).item()
-    trainer = Trainer(wrap(model.train(), options, gpus, device), images, labels, options.compile, memory_format, options.amp)
-    trainer.train(5 if options.compile else 1)  # starts all threads, compiles, captures graphs
+    kind = Evaluator if options.inference else Trainer
+    trainer = kind(wrap(model.train(), options, gpus, device), images, labels, options.compile, memory_format, options.amp)
+    trainer.run(5 if options.compile else 1)  # starts all threads, compiles, captures graphs
     if options.threads > 1 and not gpus:
         spread_threads()
     introduce(start_loss, device)

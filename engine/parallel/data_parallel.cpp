@@ -60,7 +60,7 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   check_batch(batch, s.setup.model);
   s.require_two_values(batch.size(), batch.global_size(), micro_batches);
   s.step->number_rows(batch.size());
-  s.forward_rows = 0;
+  s.begin_change();
   if (s.begun) s.end_step();
   s.reserve(engine::training_batch(batch.size(), batch.resident, s.setup.options));
   s.reserve(update);
@@ -149,7 +149,7 @@ OptimizerState DataParallel::optimizer_state() const { return state_->optimizer.
 
 void DataParallel::set_weights(const std::vector<NamedTensor>& tensors) {
   State& s = *state_;
-  s.forward_rows = 0;
+  s.begin_change();
   s.state_dict.set_weights(tensors);
   if (s.setup.options.ema_decay)
     s.team.on_master([&](Replica& master, GradientSync&) { s.average_of(master).restart(); });
@@ -170,7 +170,7 @@ void DataParallel::swap_average() {
   State& s = *state_;
   if (!s.setup.options.ema_decay)
     throw Error(ErrorCode::usage, "there is no moving average of the weights; set ema_decay");
-  s.forward_rows = 0;
+  s.begin_change();
   s.team.wait_for_all();
   s.team.on_master([&](Replica& master, GradientSync&) { s.average_of(master).swap(); });
   s.state_dict.broadcast_weights();
@@ -186,6 +186,7 @@ std::vector<NamedTensor> DataParallel::average_weights() {
 
 void DataParallel::set_average_weights(const std::vector<NamedTensor>& tensors) {
   engine::StateDict& state_dict = state_->state_dict;
+  state_->begin_change();
   const std::int64_t tracked = state_dict.batches_tracked();
   state_dict.check_weights(tensors);
   swap_average();

@@ -11,7 +11,7 @@
 #include "engine/parallel/data_parallel_state.h"
 #include "engine/parallel/state/loss_scale.h"
 #include "engine/parallel/tuning/bucket_tuning.h"
-#include "kernels/host/cores.h"
+#include "kernels/host/topology.h"
 
 namespace dp {
 namespace {
@@ -24,14 +24,11 @@ constexpr const char* kNcclInGraphs =
 
 // One core per thread of `replica`. Empty without pin_threads, or if the host has too few cores for all its replicas.
 std::vector<int> cores_of(int replica, const DataParallelOptions& o) {
-  const std::vector<int> cores = kernels::usable_cores();
-  const auto threads = static_cast<std::size_t>(o.threads_per_replica);
   const int rank = o.process_group ? o.process_group->local_rank() : replica;
-  const std::size_t replicas =
-      o.process_group ? static_cast<std::size_t>(o.process_group->local_size()) : o.devices.size();
-  if (!o.pin_threads || threads * replicas > cores.size()) return {};
-  const auto first = cores.begin() + static_cast<std::ptrdiff_t>(threads * static_cast<std::size_t>(rank));
-  return {first, first + static_cast<std::ptrdiff_t>(threads)};
+  const int replicas = o.process_group ? o.process_group->local_size() : static_cast<int>(o.devices.size());
+  if (!o.pin_threads) return {};
+  const auto all = kernels::cores_by_replica(kernels::host_topology(), replicas, o.threads_per_replica);
+  return all.empty() ? std::vector<int>() : all[static_cast<std::size_t>(rank)];
 }
 
 float draw(const Init& init, Random& random) {

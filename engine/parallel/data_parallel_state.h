@@ -38,6 +38,11 @@ struct DataParallel::State {
   }
   const Tensor& forward_all(const Tensor& images, bool training);
   void end_step() { ++team.step, begun = false; }
+  // Call before weights or running statistics change.
+  void begin_change() {
+    forward_rows = 0;
+    ++team.weights_version;
+  }
   engine::MovingAverage& average_of(const engine::Replica& master) {
     return *averages[static_cast<std::size_t>(master.stage())];
   }

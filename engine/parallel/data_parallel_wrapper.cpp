@@ -64,6 +64,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   batch.images = forward_images = images;
   step->number_rows(rows);
   forward_rows = 0;
+  if (training) begin_change();
   if (training && begun) end_step();
   std::size_t offset = 0;
   reserve({rows, training, /*gathers=*/true, /*micro_batches=*/1});
@@ -113,7 +114,7 @@ void DataParallel::step(const Optimizer& optimizer) {
   refuse_pipeline(s.setup);
   refuse_scaled(s.setup.scales_loss());
   engine::check(optimizer);
-  s.forward_rows = 0;
+  s.begin_change();
   const engine::UpdateKind update = engine::kind_of(optimizer);
   s.reserve(update);
   const kernels::StepInputs inputs = s.step_inputs(1, &optimizer);

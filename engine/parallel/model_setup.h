@@ -57,6 +57,10 @@ struct ModelSetup {
   bool update_waits_for_gradient() const {
     return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip || scales_loss();
   }
+  bool folds_norms() const {
+    return options.fold_norms == FoldNorms::always ||
+           (options.fold_norms == FoldNorms::automatic && !options.deterministic);
+  }
   const Stage& stage(int index) const { return stages[static_cast<std::size_t>(index)]; }
   const Stage& stage_of(const Replica& replica) const { return stage(replica.stage()); }
   bool is_last(int stage) const { return stage + 1 == stage_count(); }
@@ -77,7 +81,8 @@ struct ModelSetup {
             .joins_loss = training && !gathers && failpoints.empty(),
             .shards = shards(),
             .last = is_last(stage),
-            .split_backward = pipelined() && options.pipeline.schedule == PipelineSchedule::zero_bubble};
+            .split_backward = pipelined() && options.pipeline.schedule == PipelineSchedule::zero_bubble,
+            .folds_norms = !training && folds_norms()};
   }
   ReplicaOptions replica_options(int rank, int stage) const;
   Replica::Sizes sizes_of(int rank, int stage, const kernels::Context& context) const;

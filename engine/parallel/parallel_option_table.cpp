@@ -136,6 +136,9 @@ void add_reduction(Table& table) {
   table.add("bn", accepts::one_of({"master", "pooled", "sync"}), &Options::batch_norm,
             "batch normalisation: master (statistics per shard), pooled (running statistics of the whole batch), sync "
             "(statistics of the whole batch)");
+  table.add("fold-bn", accepts::one_of({"auto", "always", "never"}), &Options::fold_norms,
+            "evaluation: fold batch normalisations into the convolutions before them: auto (not with --deterministic), "
+            "always, never");
   table
       .add("logical-shards", accepts::whole(1, 4096), &Options::logical_shards,
            "split each batch into N shards: bit-identical weights for every number of replicas that divides N; "

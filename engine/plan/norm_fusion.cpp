@@ -12,7 +12,7 @@ std::vector<NormNeighbours> norm_neighbours(const std::vector<Node>& nodes, bool
       if (input >= 0) readers[at(input)].push_back(static_cast<int>(i));
   if (!readers.empty()) readers.back().push_back(static_cast<int>(nodes.size()));  // the loss reads the last node
 
-  const auto is_conv = [&](int i) { return at(i) < nodes.size() && nodes[at(i)].kind == NodeKind::conv; };
+  const auto is_conv = [&](int i) { return i >= 0 && at(i) < nodes.size() && nodes[at(i)].kind == NodeKind::conv; };
   const auto is_plain = [&](int i) { return is_conv(i) && nodes[at(i)].bias < 0 && !nodes[at(i)].relu; };
   std::vector<NormNeighbours> all(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i) {
@@ -20,6 +20,7 @@ std::vector<NormNeighbours> norm_neighbours(const std::vector<Node>& nodes, bool
     if (node.kind != NodeKind::norm) continue;
     NormNeighbours& own = all[i];
     const int number = static_cast<int>(i), before = node.inputs[0];
+    if (is_conv(before) && !nodes[at(before)].relu && readers[at(before)].size() == 1) all[at(before)].folds = number;
     if (before >= 0 && is_plain(before) && readers[at(before)].size() == 1 && (!adjacent || before + 1 == number)) {
       own.moments = before;
       all[at(before)].normalizes = number;

@@ -18,6 +18,7 @@ struct NormNeighbours {
   // nor ReLU.
   int reader = -1;
   int normalizes = -1;  // of a convolution: the normalisation whose `moments` it is
+  int folds = -1;       // of a convolution without ReLU: the normalisation that alone reads its result
 };
 
 // Returns the neighbours of every node. `adjacent`: only nodes that are consecutive in node order, so that the

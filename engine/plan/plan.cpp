@@ -24,8 +24,8 @@ Plan::Plan(const Model& model, kernels::Context& context, const PlanOptions& opt
 namespace {
 
 std::string place_name(const Ref& ref) {
-  static constexpr const char* kNames[] = {"-",     "act",    "val",     "low",   "grad",    "buf",  "moments",
-                                           "input", "labels", "samples", "state", "results", "scale"};
+  static constexpr const char* kNames[] = {"-",       "act",   "val",    "low",     "folded", "grad",    "buf",
+                                           "moments", "input", "labels", "samples", "state",  "results", "scale"};
   static_assert(std::size(kNames) == static_cast<std::size_t>(Space::count));
   const char* name = kNames[static_cast<std::size_t>(ref.space)];
   return ref.space > Space::none && ref.space < Space::input ? fmt::format("{}+{:x}", name, ref.offset) : name;
@@ -61,6 +61,16 @@ void describe_steps(std::string& text, const char* title, const std::vector<Plan
 
 }  // namespace
 
+std::size_t folded_biases(const ParameterTable& table, const kernels::Context& context) {
+  constexpr std::size_t kAlign = 64;
+  const std::size_t weights = static_cast<std::size_t>(table.size()) * context.element_bytes(context.activation_type());
+  return (weights + kAlign - 1) / kAlign * kAlign;
+}
+
+std::size_t folded_bytes(const ParameterTable& table, const NormTable& norms, const kernels::Context& context) {
+  return folded_biases(table, context) + static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type());
+}
+
 std::vector<Gather> forward_gathers(const NormTable& norms, int shards) {
   const auto n = static_cast<std::size_t>(shards);
   std::vector<Gather> gathers;
@@ -79,9 +89,10 @@ std::string Plan::describe(const KernelsOf& kernels_of) const {
   std::string text = fmt::format(
       "plan for {} rows, {}: {} steps, activations {:.1f} MiB, workspace {:.1f} MiB, {} reorders\n", options_.batch,
       options_.training ? "training" : "evaluation",
-      forward_.size() + loss_.size() + backward_.size() + weights_.size(),
+      fold_.size() + forward_.size() + loss_.size() + backward_.size() + weights_.size(),
       static_cast<double>(arena_bytes_) / (1 << 20), static_cast<double>(workspace_bytes_) / (1 << 20), reorders_);
   KernelCounts counts;
+  describe_steps(text, "folded weights, once per update", fold_, kernels_of, counts);
   describe_steps(text, "forward", forward_, kernels_of, counts);
   describe_steps(text, "loss", loss_, kernels_of, counts);
   describe_steps(text, "backward", backward_, kernels_of, counts);

@@ -23,6 +23,7 @@ enum class Space : std::uint8_t {
   activation,
   value,
   low_value,  // mixed precision: values in the activation type
+  folded,     // evaluation: weights and biases of convolutions with a folded normalisation
   gradient,
   buffer,   // running statistics
   moments,  // batch statistics of all parts
@@ -75,6 +76,7 @@ struct PlanOptions {
   bool last = true;
   // The weight gradients of convolutions and linear layers are computed by weights(), not by backward().
   bool split_backward = false;
+  bool folds_norms = false;  // evaluation: folds batch normalisations into the convolutions before them
 };
 
 // A tensor that one stage of a pipeline hands to its neighbour.
@@ -90,6 +92,9 @@ class Plan {
        const NormTable& norms);
 
   const PlanOptions& options() const { return options_; }
+  // Computes the folded weights, with options().folds_norms. Needed before forward() if weights or running statistics
+  // have changed. All plans of a replica share the result.
+  const std::vector<PlanStep>& fold() const { return fold_; }
   const std::vector<PlanStep>& forward() const { return forward_; }
   const std::vector<PlanStep>& loss() const { return loss_; }  // cross-entropy of this replica's rows
   const std::vector<PlanStep>& backward() const { return backward_; }
@@ -117,13 +122,18 @@ class Plan {
  private:
   friend class PlanBuilder;
   PlanOptions options_;
-  std::vector<PlanStep> forward_, loss_, backward_, weights_, running_;
+  std::vector<PlanStep> fold_, forward_, loss_, backward_, weights_, running_;
   Ref logits_, logits_grad_;
   Border input_, input_grad_, output_, output_grad_;
   std::size_t arena_bytes_ = 0, workspace_bytes_ = 0;
   int reorders_ = 0;
   std::vector<kernels::Layout> parameter_layouts_;
 };
+
+// The arena of folded weights: the weights of convolutions at the places of the parameter arena that layers read, then
+// the biases, at the places of the running means. Both in bytes.
+std::size_t folded_biases(const ParameterTable& table, const kernels::Context& context);  // where they begin
+std::size_t folded_bytes(const ParameterTable& table, const NormTable& norms, const kernels::Context& context);
 
 // The gathers of a stage, in order. Used with synchronised batch normalisation only. They are the same for every plan,
 // because a replica without rows also takes part.

@@ -184,6 +184,7 @@ void PlanBuilder::forward_node(const Node& node, Result& result) {
 void PlanBuilder::forward_weighted(const Node& node, const Value& x, Result& result) {
   Steps& steps = plan_.forward_;
   const bool conv = node.kind == NodeKind::conv;
+  if (const Node* const norm = conv ? folded_norm(node) : nullptr) return forward_folded(node, *norm, x, result);
   if (conv ? forward_fused(node, x, result) || forward_with_pool(node, x, result)
            : forward_with_dropout(node, x, result) || forward_with_loss(node, x, result))
     return;
@@ -249,7 +250,7 @@ void PlanBuilder::finish() {
   const auto resolve = [&](Ref& ref) {
     if (ref.space == Space::activation) ref.offset = buffers_[ref.offset].offset;
   };
-  for (Steps* steps : {&plan_.forward_, &plan_.loss_, &plan_.backward_, &plan_.weights_, &plan_.running_})
+  for (Steps* steps : {&plan_.fold_, &plan_.forward_, &plan_.loss_, &plan_.backward_, &plan_.weights_, &plan_.running_})
     for (PlanStep& step : *steps)
       for (Ref& ref : step.args) resolve(ref);
   for (Ref* ref : {&plan_.logits_, &plan_.logits_grad_, &plan_.input_.where, &plan_.input_grad_.where,

@@ -104,6 +104,9 @@ class PlanBuilder {
   void forward_weighted(const Node& node, const Value& x, Result& result);
   void forward_max_pool(const Node& node, const Value& x, Result& result);
   void forward_norm(const Node& node, const Value& x, Result& result);
+  const Node* folded_norm(const Node& conv) const;  // the normalisation that is folded into the convolution, or null
+  void forward_folded(const Node& conv, const Node& norm, const Value& x, Result& result);
+  void forward_after_fold(const Node& norm, Result& result);
   void update_running();
   // The eps for statistics of this part alone; empty with synchronised batch normalisation.
   std::optional<double> eps_of_part(const Norm& norm) const {

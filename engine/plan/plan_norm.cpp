@@ -6,7 +6,53 @@ namespace dp::engine {
 
 using namespace kernels;
 
+const Node* PlanBuilder::folded_norm(const Node& conv) const {
+  const int norm = neighbours_of(conv).folds;
+  return plan_.options_.folds_norms && table_ != nullptr && norm >= 0 ? &nodes_[index(norm)] : nullptr;
+}
+
+void PlanBuilder::forward_folded(const Node& conv, const Node& norm, const Value& x, Result& result) {
+  const Norm& own = norms_.norm(norm.norm);
+  const std::size_t element = size_of(context_.compute_type());
+  const auto at = [&](std::int64_t offset) { return static_cast<std::size_t>(offset) * element; };
+  const Ref bias{Space::folded, folded_biases(*table_, context_) + at(own.mean)};
+  Value weight = weights(conv.weight);
+  const BatchNormFold fold{parameter_desc(conv.weight), weight.desc, own.eps};
+  weight.where.space = Space::folded;
+  add(plan_.fold_, conv.name, "fold", make(fold),
+      {.w = parameter_place(conv.weight),
+       .b = parameter_place(conv.bias),
+       .weight = parameter_place(norm.weight),
+       .bias = parameter_place(norm.bias),
+       .mean = {Space::buffer, at(own.mean)},
+       .variance = {Space::buffer, at(own.variance)},
+       .folded_w = weight.where,
+       .folded_b = bias});
+
+  Steps& steps = plan_.forward_;
+  const bool adds = norm.inputs.size() > 1;
+  const TensorDesc in = x.desc.type == context_.activation_type() ? x.desc : any(x.desc.shape);
+  auto op = make(
+      Conv2dForward{in, any(weight_shape(conv)), batched(conv.output), conv.window, /*bias=*/true, norm.relu && !adds});
+  const Value from = as(steps, conv.name, x, op.tensors()[0]);
+  const Value read = as(steps, conv.name + " weight", weight, op.tensors()[1]);
+  result.y = new_value(op.tensors()[2]);
+  add(steps, conv.name + "+" + norm.name, "", std::move(op),
+      {.x = from.where, .w = read.where, .b = bias, .y = result.y.where});
+}
+
+void PlanBuilder::forward_after_fold(const Node& norm, Result& result) {
+  result.y = result_of(norm.inputs[0]);
+  if (norm.inputs.size() == 1) return;
+  const Value addend = as(plan_.forward_, norm.name, result_of(norm.inputs[1]), result.y.desc);
+  add(plan_.forward_, norm.name, "", make(AddForward{result.y.desc, norm.relu}),
+      {.a = result.y.where, .b = addend.where, .y = result.y.where});
+}
+
 void PlanBuilder::forward_norm(const Node& node, const Value& x, Result& result) {
+  if (node.inputs[0] >= 0 && nodes_[index(node.inputs[0])].kind == NodeKind::conv &&
+      folded_norm(nodes_[index(node.inputs[0])]) == &node)
+    return forward_after_fold(node, result);
   Steps& steps = plan_.forward_;
   const Norm& norm = norms_.norm(node.norm);
   const bool sync = plan_.options_.norm == BatchNormMode::sync;

@@ -179,12 +179,26 @@ void Replica::reserve(const Plan& plan) {
     arena_size_ = needed;
     select(selected_);
   }
+  if (const std::size_t bytes = missing_for_fold(plan); bytes > 0) {
+    folded_ = allocate(bytes, &MemoryUse::weights);
+    set_base(Space::folded, folded_->data());
+  }
   if (!feed_) return;
   const std::int64_t rows = plan.options().batch;
   const std::size_t before = feed_->held();
   feed_->reserve(InputFeed::room_for(parts_of({.rows = rows})) * items_.size());
   held_.other += feed_->held() - before;
   allocations_ += feed_->held() != before;
+}
+
+std::size_t Replica::missing_for_fold(const Plan& plan) const {
+  return plan.fold().empty() || folded_ ? 0 : folded_bytes(table_, norms_, *context_);
+}
+
+void Replica::fold(const Plan& plan, std::uint64_t version) {
+  if (plan.fold().empty() || folded_version_ == version) return;
+  run(plan.fold());
+  folded_version_ = version;
 }
 
 // Pointers that are null in the input stay null. Only the first stage reads images.

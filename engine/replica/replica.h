@@ -90,6 +90,8 @@ class Replica {
   std::string describe(const Plan& plan);
   const Plan* plan_of(int item) const { return items_[static_cast<std::size_t>(item)].plan; }
   void upload_inputs(const kernels::StepInputs& inputs);
+  // Enqueues the folding of the selected item's plan, unless it was done for this version of weights and statistics.
+  void fold(const Plan& plan, std::uint64_t version);
 
   // Enqueues steps on the compute stream.
   void run(const std::vector<PlanStep>& steps) {
@@ -163,6 +165,9 @@ class Replica {
               const ReplicaOptions& options);
     std::size_t total(const ReplicaOptions& options) const;
   };
+
+  // Bytes that a plan needs for folded weights and that the replica has not allocated.
+  std::size_t missing_for_fold(const Plan& plan) const;
 
   // Call after enqueuing a step. Waits until the previous step is done, so that at most two minibatches are in use.
   void throttle();
@@ -241,6 +246,8 @@ class Replica {
   ArenaSize arena_size_;
   std::unique_ptr<kernels::Stream> compute_;
   std::array<std::byte*, static_cast<std::size_t>(Space::count)> base_{};
+  std::unique_ptr<kernels::Buffer> folded_;  // null until a plan folds normalisations
+  std::uint64_t folded_version_ = 0;         // 0: none
   std::unique_ptr<kernels::Buffer> values_, low_values_, gradients_, buffers_, moments_, step_inputs_, step_results_,
       scaler_;
   std::shared_ptr<kernels::Buffer>

@@ -37,6 +37,7 @@ std::unique_ptr<HostOp> make(const BatchNormMoments& desc, const CpuOpOptions& o
 std::unique_ptr<HostOp> make(const BatchNormMerge& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormTrack& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormRunning& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const BatchNormFold& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormForward& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormBackwardSums& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const BatchNormBackward& desc, const CpuOpOptions& options);

@@ -70,6 +70,7 @@ std::unique_ptr<CudaOp> make(const BatchNormMoments& desc, const CudaOpOptions& 
 std::unique_ptr<CudaOp> make(const BatchNormMerge& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormTrack& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormRunning& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormFold& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormForward& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormBackwardSums& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const BatchNormBackward& desc, const CudaOpOptions& options);

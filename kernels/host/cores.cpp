@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <fstream>
-#include <map>
 #include <string>
 #include <thread>
 #include <utility>
 
-#include "dp/device.h"
 #include "dp/error.h"
+#include "kernels/host/topology.h"
 
 namespace dp::kernels {
 namespace {
@@ -45,24 +43,6 @@ class Mask {
   cpu_set_t* set_;
 };
 
-// Stable order: the first logical core of every physical core, then the second ones, and so on.
-void spread_over_physical_cores(std::vector<int>& cores) {
-  std::map<std::string, int> members;
-  std::map<int, int> position;
-  for (const int core : cores) {
-    std::ifstream file("/sys/devices/system/cpu/cpu" + std::to_string(core) + "/topology/thread_siblings_list");
-    std::string siblings;
-    position[core] = std::getline(file, siblings) ? members[siblings]++ : 0;
-  }
-  std::stable_sort(cores.begin(), cores.end(), [&](int a, int b) { return position[a] < position[b]; });
-}
-
-std::vector<int> find_usable_cores() {
-  std::vector<int> cores = process_cores();
-  spread_over_physical_cores(cores);
-  return cores;
-}
-
 [[noreturn]] void refuse(int core) {
   std::string usable;
   for (const int one : usable_cores()) usable += (usable.empty() ? "" : ",") + std::to_string(one);
@@ -77,7 +57,7 @@ thread_local int pinned_members = 0;  // pinned threads of this thread's OpenMP 
 }  // namespace
 
 const std::vector<int>& usable_cores() {
-  static const std::vector<int> cores = find_usable_cores();
+  static const std::vector<int> cores = in_spreading_order(host_topology());
   return cores;
 }
 

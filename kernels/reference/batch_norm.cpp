@@ -139,6 +139,27 @@ class RunningOp final : public ReferenceOp<BatchNormRunning> {
   }
 };
 
+class FoldOp final : public ReferenceOp<BatchNormFold> {
+ public:
+  explicit FoldOp(const BatchNormFold& desc) : ReferenceOp(desc, {desc.w, desc.folded}) {
+    require(shape(0).rank() == 4 && shape(0) == shape(1), "reads and writes weights of one shape, of four dimensions");
+    require(desc.eps >= 0, "eps must not be negative");
+  }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<BatchNormFold>(pointers);
+    const double *w = f64(args.w), *b = f64(args.b), *weight = f64(args.weight), *bias = f64(args.bias),
+                 *mean = f64(args.mean), *variance = f64(args.variance);
+    double *folded_w = f64(args.folded_w), *folded_b = f64(args.folded_b);
+    const std::int64_t channels = shape(0)[0], each = shape(0).without_first().numel();
+    for (std::int64_t c = 0; c < channels; ++c) {
+      const double scale = weight[c] / std::sqrt(variance[c] + desc_.eps);
+      folded_b[c] = bias[c] + ((b != nullptr ? b[c] : 0.0) - mean[c]) * scale;
+      for (std::int64_t i = c * each; i < (c + 1) * each; ++i) folded_w[i] = rounded(w[i] * scale, desc_.folded.type);
+    }
+  }
+};
+
 class ForwardOp final : public NormOp<BatchNormForward> {
  public:
   explicit ForwardOp(const BatchNormForward& desc) : NormOp(desc) {}
@@ -214,6 +235,7 @@ std::unique_ptr<HostOp> make(const BatchNormMoments& desc) { return std::make_un
 std::unique_ptr<HostOp> make(const BatchNormMerge& desc) { return std::make_unique<MergeOp>(desc); }
 std::unique_ptr<HostOp> make(const BatchNormTrack& desc) { return std::make_unique<TrackOp>(desc); }
 std::unique_ptr<HostOp> make(const BatchNormRunning& desc) { return std::make_unique<RunningOp>(desc); }
+std::unique_ptr<HostOp> make(const BatchNormFold& desc) { return std::make_unique<FoldOp>(desc); }
 std::unique_ptr<HostOp> make(const BatchNormForward& desc) { return std::make_unique<ForwardOp>(desc); }
 std::unique_ptr<HostOp> make(const BatchNormBackwardSums& desc) { return std::make_unique<BackwardSumsOp>(desc); }
 std::unique_ptr<HostOp> make(const BatchNormBackward& desc) { return std::make_unique<BackwardOp>(desc); }

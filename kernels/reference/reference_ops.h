@@ -33,6 +33,7 @@ std::unique_ptr<HostOp> make(const BatchNormMoments& desc);
 std::unique_ptr<HostOp> make(const BatchNormMerge& desc);
 std::unique_ptr<HostOp> make(const BatchNormTrack& desc);
 std::unique_ptr<HostOp> make(const BatchNormRunning& desc);
+std::unique_ptr<HostOp> make(const BatchNormFold& desc);
 std::unique_ptr<HostOp> make(const BatchNormForward& desc);
 std::unique_ptr<HostOp> make(const BatchNormBackwardSums& desc);
 std::unique_ptr<HostOp> make(const BatchNormBackward& desc);

@@ -16,6 +16,17 @@ std::vector<OptionRow> parallel_rows() {
   const auto finds_the_difference = [](const Ran&, const Ran& run) {
     CHECK_THAT(run.outcome.err, Catch::Contains("weights differ after step 3"));
   };
+  const auto rounds_otherwise = [](const Ran& base, const Ran& run) {
+    const auto loss = [](const Ran& of) {
+      double last = -1;
+      for (const auto& line : of.metrics)
+        if (line["kind"] == "eval") last = line["loss"].get<double>();
+      return last;
+    };
+    CHECK(loss(base) > 0);
+    CHECK(loss(base) != loss(run));
+    CHECK(loss(base) == Approx(loss(run)).epsilon(1e-5));
+  };
   return {
       {"--cpu", {"--cpu", "1"}, {"resolved: devices = [\"cpu\"]", "resolved: reduce = \"master\""}, Weights::other},
       {"--replicas-per-device",
@@ -41,6 +52,13 @@ std::vector<OptionRow> parallel_rows() {
       {"--bucket-mb", {"--bucket-mb", "0.0625"}, {"bucket-mb = 0.0625", "-resolved: bucket-mb"}, Weights::same},
       {"--bn", {"--bn", "pooled"}, {"bn = \"pooled\""}, Weights::other, Setting::residual},
       {"--bn", {"--bn", "sync"}, {"bn = \"sync\""}, Weights::other, Setting::residual},
+      {"--fold-bn",
+       {"--fold-bn", "never"},
+       {"fold-bn = \"never\""},
+       Weights::same,
+       Setting::residual,
+       {},
+       rounds_otherwise},
       {"--sync-bn", {"--sync-bn"}, {"bn = \"sync\""}, Weights::other, Setting::residual},
       {"--logical-shards",
        {"--logical-shards", "4"},

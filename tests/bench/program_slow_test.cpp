@@ -32,6 +32,10 @@ TEST_CASE("dp_bench and PyTorch reach the same loss from the same weights, alone
     INFO(row.dump());
     CHECK(row.at("kind") == "measured");
   }
+  const json evaluations = run_for_json(
+      "step --cpu 1 -b 8 --batches 2 --rounds 1 --steps 1 --warmup 1 --inference --variants dp1,torch-cl --python " +
+      python);
+  CHECK(row_of(evaluations.at("sections").at(0), "key", "torch-cl").at("kind") == "measured");
   CHECK(steps.at("facts").at("versions").get<std::string>().find("torch ") != std::string::npos);
   const json ops = run_for_json("ops --cpu -b 4 --rounds 1 --steps 1 --threads 1 --python " + python);
   const json& section = ops.at("sections").at(1);

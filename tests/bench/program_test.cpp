@@ -74,6 +74,18 @@ TEST_CASE("step: goals are shown with --goals only") {
   }
 }
 
+TEST_CASE("step --inference measures evaluations of one and of several replicas") {
+  const json out =
+      run_for_json("step --cpu 2 --model mlp -b 8 --batches 2 --rounds 2 --steps 2 --warmup 1 --inference");
+  const json& section = out.at("sections").at(0);
+  CHECK(section.at("title") == "Evaluations");
+  CHECK_THAT(out.at("title").get<std::string>(), Catch::Contains("evaluation"));
+  CHECK(section.at("rows").size() == 5);  // dp1, dp, and three of PyTorch
+  for (const char* key : {"dp1", "dp"}) CHECK(row_of(section, "key", key).at("kind") == "measured");
+  CHECK(row_of(out.at("sections").at(1), "ratio_of", "dp x1 / dp x2").at("ratio") > 0);
+  CHECK_THAT(run_bench("step --inference --variants plan").text, Catch::Contains("choose from dp1, dp, torch"));
+}
+
 TEST_CASE("step: progress names every variant at its start and every round with its times") {
   const BenchOutcome outcome =
       run_bench("step --cpu 2 --model mlp -b 8 --batches 2 --rounds 2 --steps 1 --warmup 1 --variants dp1,plan");
@@ -152,7 +164,7 @@ TEST_CASE("scaling: --model-only marks every row as modelled and prints the cons
       CHECK(row.at("kind") == "modelled");
     }
   }
-  CHECK(rows == 2 * (1 + 5 * 3) + (1 + 5 * 2) + (1 + 5) + 8);
+  CHECK(rows == 2 * (1 + 5 * 3) + (1 + 5 * 2) + (1 + 5) + 8 + 2 * 7);
   const json& sharded = row_of(out.at("sections").at(0), "what", "dp sharded x8");
   CHECK(sharded.at("ms_per_step").get<double>() == Approx(1.69).margin(0.005));  // from dp_model.out
 }

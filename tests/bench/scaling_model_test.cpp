@@ -1,5 +1,6 @@
-// The scaling model against the output of the reference dp_model.py (dp_model.out).
+// The scaling models: that of GPUs against the output of the reference dp_model.py (dp_model.out), and that of a CPU server.
 #include "apps/dp_bench/model/scaling_model.h"
+#include "apps/dp_bench/model/cpu_model.h"
 
 #include <cmath>
 #include <cstdlib>
@@ -81,4 +82,21 @@ TEST_CASE("several hosts cost the time of the network between them") {
   CHECK(one < two);
   CHECK(two < eight);
   CHECK(wider < eight);
+}
+
+TEST_CASE("on a CPU server convolutions scale with the cores, passes with the bandwidth, and the exchange not at all") {
+  CpuServer server{"a server", 64, 200e9, 10e9, 80e9, 0};
+  const CpuStep one = step_of(server, 1, 64), eight = step_of(server, 8, 64), all = step_of(server, 64, 64);
+  CHECK(eight.convolutions == Approx(one.convolutions));  // eight cores share nothing
+  CHECK(eight.passes == Approx(one.passes));
+  CHECK(all.passes == Approx(8 * one.passes));  // a core has an eighth of its bandwidth
+  CHECK(step_of(server, 1, 128).passes == Approx(2 * one.passes));
+  CHECK(step_of(server, 8, 128).exchange == Approx(eight.exchange));
+  // Weights and momenta of 11.2 million parameters: 5 passes by one replica; for eight an eighth of it, and 2 reads.
+  CHECK(one.exchange == Approx(5 * 4 * 11.22e6 / 10e9).epsilon(0.01));
+  CHECK(eight.exchange == Approx((2 + 5.0 / 8) * 4 * 11.22e6 / 10e9).epsilon(0.01));
+  server.call_seconds = 1e-3;
+  CHECK(step_of(server, 8, 64).exchange > eight.exchange + 0.01);
+  CHECK(step_of(server, 1, 64).exchange == one.exchange);
+  CHECK(one.total() == one.convolutions + one.passes + one.exchange);
 }

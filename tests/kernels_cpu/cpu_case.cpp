@@ -101,6 +101,12 @@ void add_norms(Cases& c, const TensorDesc& x) {
   c.add(BatchNormTrack{{{.channels = channels, .variance = channels}}}, {1}, true,
         {stats(), random_memory(static_cast<std::size_t>(2 * channels) * 4)});
   c.add(BatchNormRunning{channels}, {2}, true, {vector(), vector(), doubles(1 + 2 * channels)});
+  const Shape filters{channels, 16, 3, 3};
+  const TensorDesc w{filters, DType::f32, plain_cpu_layout(filters, DType::f32)};
+  const auto weights = [&] { return random_memory(w.layout.bytes); };
+  c.add(BatchNormFold{w, w}, {6, 7}, true,
+        {weights(), vector(), vector(), vector(), vector(), zeroed(static_cast<std::size_t>(channels) * 4), weights(),
+         vector()});
   c.add(BatchNormForward{x, true, true}, {5}, true, {floats(), stats(), vector(), vector(), floats(), floats()});
   c.add(BatchNormBackwardSums{x, true}, {5, 6, 7, 8}, true,
         {floats(), floats(), floats(), floats(), stats(), doubles(2 * channels), vector(), vector(), floats()});

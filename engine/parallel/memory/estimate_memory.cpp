@@ -77,12 +77,15 @@ class Estimate {
     const engine::ReplicaOptions replica = setup_.replica_options(rank, stage);
     engine::Replica::ArenaSize arena;
     engine::HandedOver handed_over;
+    std::size_t folded = 0;
     for (const engine::BatchKind& batch : batches)
       engine::for_each_plan(setup_, batch, rank, stage, [&](const engine::PlanOptions& options) {
         const Sizes sizes = sizes_of(stage, options);
         handed_over.grow(sizes.handed_over);
+        folded = std::max(folded, sizes.folded);
         arena.grow(sizes.lane, sizes.workspace, sizes.handed_over.input, replica);
       });
+    use.weights += folded;
     use.workspace = arena.workspace;
     use.activations = arena.total(replica) - arena.workspace;
     use.other += handed_over.in_links(kernels::backend(setup_.options.devices.front().kind).links_have_two_queues());
@@ -102,7 +105,7 @@ class Estimate {
   }
 
   struct Sizes {
-    std::size_t lane = 0, workspace = 0;
+    std::size_t lane = 0, workspace = 0, folded = 0;
     engine::HandedOver handed_over;
     kernels::TensorDesc output{};  // of a stage but the last
   };
@@ -119,6 +122,7 @@ class Estimate {
     engine::Replica::ArenaSize one;
     one.grow(plan, engine::ReplicaOptions{});
     Sizes sizes{.lane = one.lane, .workspace = plan.workspace_bytes(), .handed_over = engine::HandedOver::of(plan)};
+    if (!plan.fold().empty()) sizes.folded = engine::folded_bytes(*own.table, own.norms, *context_);
     if (!options.last) sizes.output = plan.output().desc;
     plans.emplace_back(options, sizes);
     return sizes;
