@@ -1,0 +1,123 @@
+"""Adds the layer of gelu/layer.py to a copy of the tree as docs/internals/adding_a_layer.md says, and tests it.
+
+follow_guide.py SOURCE WORK COMPILER    SOURCE: the tree; WORK: a folder for the copy and its build
+
+Each file that a step touches must be named in that section of the guide. The compiler must report each step of REFUSED
+that is left out. With all steps the test programs must pass. Exit status 4: skipped.
+"""
+import json
+import pathlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+from gelu.layer import INSERTIONS, NEW_FILES, REFUSED, TESTS
+
+HERE = pathlib.Path(__file__).resolve().parent
+GUIDE = "docs/internals/adding_a_layer.md"
+JOBS = "2"
+
+
+def fail(message):
+    sys.exit(f"{GUIDE} and the toy layer differ: {message}")
+
+
+def command(words, complaint):
+    done = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        fail(f"{complaint}:\n{done.stdout[-6000:]}")
+    return done.stdout
+
+
+def files_of(source):
+    """{path: contents} of the tracked files, and of new ones that git does not ignore."""
+    listed = command(["git", "-C", source, "ls-files", "-co", "--exclude-standard", "-z"], "git does not list the tree")
+    return {path: (source / path).read_bytes() for path in listed.split("\0") if path and (source / path).is_file()}
+
+
+def with_layer(files, left_out=""):
+    """The files with the layer, except for the insertions into `left_out`."""
+    after = dict(files)
+    for _, path, anchor, text in INSERTIONS:
+        if path == left_out:
+            continue
+        content = after[path].decode()
+        if content.count(anchor) != 1:
+            fail(f"{path} has {content.count(anchor)} times the text '{anchor}'; update gelu/layer.py")
+        after[path] = content.replace(anchor, text.replace("@", anchor)).encode()
+    for _, name, path in NEW_FILES:
+        after[path] = (HERE / "gelu" / name).read_bytes()
+    return after
+
+
+def check_names(guide, files):
+    """Each step's section names the files that the step changes, and the folders of those that it creates. All paths
+    exist, and each row of the table of compiler messages is checked."""
+    sections = dict(re.findall(r"^## (\d)\.(.*?)(?=^## |\Z)", guide, re.M | re.S))
+    for step, path in [(step, path) for step, path, *_ in INSERTIONS] + [(step, path) for step, _, path in NEW_FILES]:
+        name = path if path in files else path.rsplit("/", 1)[0] + "/"
+        if f"`{name}`" not in sections.get(str(step), ""):
+            fail(f"step {step} does not name `{name}`")
+    for path in re.findall(r"`(\w+/[\w./]+|\w+\.(?:cpp|h|cu|py|cmake))`", guide):
+        if not any(file.startswith(path) or file.endswith("/" + path) for file in files):
+            fail(f"it names `{path}`, which does not exist")
+    rows = [row for row in sections["3"].splitlines() if row.startswith("|")]
+    for source in re.findall(r"`([\w/]+\.cpp)`", "\n".join(rows)):
+        if source not in [refused for _, refused in REFUSED]:
+            fail(f"no entry of REFUSED in gelu/layer.py is about {source}")
+
+
+def write(folder, files):
+    """Makes the folder hold these files. Equal ones keep their time stamps."""
+    for path, content in files.items():
+        target = folder / path
+        if not target.is_file() or target.read_bytes() != content:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(content)
+    for path in [path for path in folder.rglob("*") if path.is_file()]:
+        name = path.relative_to(folder).as_posix()
+        if name not in files and not name.startswith("build/"):
+            path.unlink()
+
+
+def check_refused(files, tree, build):
+    """The compiler reports the layer in each source for which a step is left out. The changed files are in a folder
+    that the compiler searches first."""
+    commands = {entry["file"]: entry["command"] for entry in json.loads((build / "compile_commands.json").read_text())}
+    overlay = tree.parent / "overlay"
+    for left_out, source in REFUSED:
+        shutil.rmtree(overlay, ignore_errors=True)
+        write(overlay, {left_out: with_layer(files, left_out)[left_out]})
+        path = str(tree / source)
+        words = [str(overlay / source) if word == path and left_out == source else word for word in shlex.split(commands[path])]
+        done = subprocess.run(words + ["-iquote", str(overlay), "-fsyntax-only"], cwd=build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode == 0 or "gelu" not in done.stdout.lower():
+            fail(f"without its lines in {left_out}, the compiler should refuse {source} because of the layer:\n{done.stdout[-3000:]}")
+        print(f"the compiler refuses {source} without the layer's lines in {left_out}", flush=True)
+
+
+def main(source, work, compiler):
+    missing = [program for program in ("git", "ninja", "cmake") if not shutil.which(program)]
+    if missing or not (pathlib.Path(source) / ".git").exists():
+        print(f"skipped: {missing[0]} is missing" if missing else "skipped: the tree is not a git clone")
+        return 4
+    tree = pathlib.Path(work) / "tree"
+    build = tree / "build/toy"  # as deep as build/release, so that ccache shares objects between clones
+    files = files_of(pathlib.Path(source))
+    check_names(files[GUIDE].decode(), files)
+    write(tree, with_layer(files))
+    command(["cmake", "-S", tree, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_BUILD_TYPE=Release",
+             "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", "-DDP_WERROR=ON", "-DDP_CUDA=OFF",
+             "-DDP_BUILD_APPS=OFF", "-DDP_INSTALL=OFF"], "the tree with the layer cannot be configured")
+    check_refused(files, tree, build)
+    command(["cmake", "--build", build, "-j", JOBS, "--target", *TESTS], "the tree with the layer does not build")
+    for program in TESTS:
+        found = [path for path in build.rglob(program) if path.is_file()]
+        print(command(found[:1], f"{program} fails").strip(), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

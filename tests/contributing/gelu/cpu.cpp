@@ -1,0 +1,69 @@
+#include <cmath>
+#include <memory>
+#include <numbers>
+
+#include "kernels/cpu/bfloat16/element.h"
+#include "kernels/cpu/cpu_layout.h"
+#include "kernels/cpu/cpu_op.h"
+#include "kernels/cpu/lanes.h"
+#include "kernels/cpu/parallel.h"
+#include "kernels/op_args.h"
+
+namespace dp::kernels {
+namespace {
+
+float below(float x) { return 0.5f * (1 + std::erf(x / std::numbers::sqrt2_v<float>)); }
+float density(float x) {
+  return std::exp(-0.5f * x * x) * std::numbers::inv_sqrtpi_v<float> / std::numbers::sqrt2_v<float>;
+}
+
+// Runs over the whole buffer in any layout, padding included: the padding stays zero.
+class GeluOp : public HostOp {
+ public:
+  GeluOp(const TensorDesc& x, bool backward, const CpuOpOptions& options) : backward_(backward) {
+    tensors_ = {resolved_plain(x)};
+    count_ = static_cast<std::int64_t>(tensors_[0].layout.bytes / size_of(x.type));
+    threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes));
+  }
+  std::string implementation() const override { return "own"; }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      if (backward_) {
+        const auto args = args_of<GeluBackward>(pointers);
+        map<T>(args.x, args.dy, args.dx, [](float x, float dy) { return dy * (below(x) + x * density(x)); });
+      } else {
+        const auto args = args_of<GeluForward>(pointers);
+        map<T>(args.x, args.x, args.y, [](float x, float) { return x * below(x); });
+      }
+    });
+  }
+
+ private:
+  template <typename T, typename Map>
+  void map(const void* a, const void* b, void* to, Map of) const {
+    parallel_ranges(threads_, count_, 16, [=](std::int64_t begin, std::int64_t end) {
+      using One = Lanes<1>;
+      for (std::int64_t i = begin; i < end; ++i) {
+        const float first = One::load(static_cast<const T*>(a) + i)[0],
+                    second = One::load(static_cast<const T*>(b) + i)[0];
+        One::store(static_cast<T*>(to) + i, typename One::Floats{of(first, second)});
+      }
+    });
+  }
+
+  bool backward_;
+  std::int64_t count_ = 0;
+  int threads_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const GeluForward& d, const CpuOpOptions& options) {
+  return std::make_unique<GeluOp>(d.x, false, options);
+}
+std::unique_ptr<HostOp> make(const GeluBackward& d, const CpuOpOptions& options) {
+  return std::make_unique<GeluOp>(d.x, true, options);
+}
+
+}  // namespace dp::kernels

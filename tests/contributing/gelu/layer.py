@@ -1,0 +1,107 @@
+"""What each step of docs/internals/adding_a_layer.md adds for a toy layer: GELU, x * (1 + erf(x / sqrt(2))) / 2."""
+
+# (step, file, text that occurs once, what replaces it; @ is that text)
+INSERTIONS = (
+    (1, "engine/include/dp/model.h", "struct Relu {};", "@\nstruct Gelu {};  // x times the normal distribution's probability of values below x"),
+    (1, "engine/include/dp/model.h", "std::variant<Input,", "@ Gelu,"),
+    (1, "engine/include/dp/model.h", "Node relu(Node x);", "@\n  Node gelu(Node x);"),
+    (1, "engine/base/model.cpp", "ModelBuilder::Node ModelBuilder::relu(Node x) {", """\
+ModelBuilder::Node ModelBuilder::gelu(Node x) {
+  const Shape in = shape_of(x, "gelu");
+  return append("", Gelu{}, {x.index}, in);
+}
+
+@"""),
+    (2, "engine/plan/fusion.h", "enum class NodeKind {", "@ gelu,"),
+    (2, "engine/plan/fusion.cpp", "  void fill(Node& node, const Dropout&, std::size_t i) {", """\
+  void fill(Node& node, const Gelu&, std::size_t i) {
+    node.kind = NodeKind::gelu;
+    take(node, i, "gelu");
+  }
+@"""),
+    (3, "kernels/ops.h", "struct DropoutSpec {", """\
+// y = x * (1 + erf(x / sqrt(2))) / 2; may run in place.
+struct GeluForward {
+  DP_ARGS(x, y);
+  TensorDesc x;
+};
+// dx = dy times the derivative at x; may run in place on dy. All tensors have x's layout.
+struct GeluBackward {
+  DP_ARGS(dy, x, dx);
+  TensorDesc x;
+};
+
+@"""),
+    (3, "kernels/ops.h", "using OpDesc = std::variant<", "@GeluForward, GeluBackward, "),
+    (3, "kernels/op_names.cpp", "std::visit(Overloaded{", """\
+@[](const GeluForward&) { return "gelu_forward"; },
+                               [](const GeluBackward&) { return "gelu_backward"; },
+                               """),
+    (3, "kernels/check_shapes.cpp", "  void operator()(const ReluForward& d) const {", """\
+  void operator()(const GeluForward& d) const { of_one_type({&d.x}); }
+  void operator()(const GeluBackward& d) const { of_one_type({&d.x}); }
+@"""),
+    (4, "kernels/reference/reference_ops.h", "std::unique_ptr<HostOp> make(const ReluForward& desc);", """\
+std::unique_ptr<HostOp> make(const GeluForward& desc);
+std::unique_ptr<HostOp> make(const GeluBackward& desc);
+@"""),
+    (4, "kernels/reference/make_op.cpp", "std::vector<Written> written_by(const ReluForward& d) {", """\
+std::vector<Written> written_by(const GeluForward& d) { return {{positions<GeluForward>().y, d.x}}; }
+std::vector<Written> written_by(const GeluBackward& d) { return {{positions<GeluBackward>().dx, d.x}}; }
+@"""),
+    (4, "kernels/reference/CMakeLists.txt", "target_sources(dp PRIVATE", "@\n  gelu.cpp"),
+    (5, "kernels/cpu/cpu_op.h", "std::unique_ptr<HostOp> make(const ReluForward& desc, const CpuOpOptions& options);", """\
+std::unique_ptr<HostOp> make(const GeluForward& desc, const CpuOpOptions& options);
+std::unique_ptr<HostOp> make(const GeluBackward& desc, const CpuOpOptions& options);
+@"""),
+    (5, "kernels/cpu/CMakeLists.txt", "target_sources(dp PRIVATE", "@\n  gelu.cpp"),
+    (6, "kernels/cuda/cuda_op.h", "std::unique_ptr<CudaOp> make(const ReluForward& desc, const CudaOpOptions& options);", """\
+std::unique_ptr<CudaOp> make(const GeluForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const GeluBackward& desc, const CudaOpOptions& options);
+@"""),
+    (6, "kernels/cuda/sources.cmake", "    ops/elementwise\n", "@    ops/gelu\n"),
+    (7, "engine/plan/plan_builder.cpp", "  switch (node.kind) {\n", """\
+@    case NodeKind::gelu:
+      result.x = as(steps, node.name, x, computed(x.desc));
+      result.y = new_value(result.x.desc);
+      add(steps, node.name, "", make(GeluForward{result.x.desc}), {.x = result.x.where, .y = result.y.where});
+      return;
+"""),
+    (7, "engine/plan/plan_backward.cpp", "  switch (node.kind) {\n", """\
+@    case NodeKind::gelu: {
+      const Value to = in_place_or_new(dy);
+      add(steps, node.name, "backward", make(GeluBackward{from.desc}),
+          {.dy = from.where, .x = result.x.where, .dx = to.where});
+      return give(node.inputs[0], to, true);
+    }
+"""),
+    (8, "tests/kernels/CMakeLists.txt", "target_link_libraries(test_reference PRIVATE dp_op_rig)", """\
+@
+dp_add_test(gelu SOURCES gelu_test.cpp)
+target_link_libraries(test_gelu PRIVATE dp_op_rig)"""),
+    (8, "tests/cuda/CMakeLists.txt", "target_link_libraries(test_simulated_ops PRIVATE dp_op_rig)", """\
+@
+dp_add_simulated_test(simulated_gelu dp_simulated LABELS simt SOURCES ${PROJECT_SOURCE_DIR}/tests/kernels/gelu_test.cpp)
+target_link_libraries(test_simulated_gelu PRIVATE dp_op_rig)"""),
+)
+
+# (step, file of this folder, the file that the step creates)
+NEW_FILES = (
+    (4, "reference.cpp", "kernels/reference/gelu.cpp"),
+    (5, "cpu.cpp", "kernels/cpu/gelu.cpp"),
+    (6, "cuda.cu", "kernels/cuda/ops/gelu.cu"),
+    (8, "test.cpp", "tests/kernels/gelu_test.cpp"),
+)
+
+# Without its insertions into the first file, the compiler refuses the second.
+REFUSED = (
+    ("engine/plan/fusion.cpp", "engine/plan/fusion.cpp"),
+    ("engine/plan/plan_builder.cpp", "engine/plan/plan_builder.cpp"),
+    ("engine/plan/plan_backward.cpp", "engine/plan/plan_backward.cpp"),
+    ("kernels/op_names.cpp", "kernels/op_names.cpp"),
+    ("kernels/check_shapes.cpp", "kernels/check_shapes.cpp"),
+    ("kernels/reference/reference_ops.h", "kernels/reference/make_op.cpp"),
+    ("kernels/cpu/cpu_op.h", "kernels/cpu/make_op.cpp"),
+    ("kernels/cuda/cuda_op.h", "kernels/cuda/context.cpp"),
+)
+TESTS = ("test_gelu", "test_simulated_gelu")
