@@ -165,7 +165,8 @@ void GradientSync::sum(std::size_t bucket) {
   switch (mode_) {
     case Reduce::all_reduce: communicator_->all_reduce(data, count, type, *comm_); break;
     case Reduce::sharded: communicator_->reduce_scatter(data, count, type, *comm_); break;
-    default: communicator_->reduce(data, count, type, 0, *comm_);
+    case Reduce::automatic:  // resolved to another mode
+    case Reduce::master: communicator_->reduce(data, count, type, 0, *comm_);
   }
   if (rounded_) rounded_->widen(bucket, *comm_);
   optimizer_.clear_frozen(bucket, *comm_);
