@@ -175,9 +175,9 @@ struct BatchNormRunning {
   std::int64_t channels = 0;
   double eps = 1e-5;
 };
-// Folds a normalisation by its running mean and variance into the convolution before it, for evaluation. For each output
-// channel, with scale = weight / sqrt(variance + eps): folded_w = w * scale, folded_b = bias + (b - mean) * scale. w has
-// the compute type. folded has the same layout in the type that layers read.
+// Folds a normalisation by its running mean and variance into the convolution before it, for evaluation. For each
+// output channel, with scale = weight / sqrt(variance + eps): folded_w = w * scale, folded_b = bias + (b - mean) *
+// scale. w has the compute type. folded has the same layout in the type that layers read.
 struct BatchNormFold {
   DP_ARGS(w, b, weight, bias, mean, variance, folded_w, folded_b);  // b: may be null
   TensorDesc w, folded;

@@ -108,8 +108,7 @@ Section hosts_section(const Hardware& hardware, int each) {
     }
   section.text = constants_of(hardware) +
                  " Assumed between hosts: 100 or 400 Gbit/s into and out of each host, 30 us more per collective; each "
-                 "host reduces "
-                 "first. Speed-up: relative to one GPU with the same number of images per GPU.";
+                 "host reduces first. Speed-up: relative to one GPU with the same number of images per GPU.";
   return section;
 }
 
@@ -151,8 +150,7 @@ Section server_section(int batch) {
   section.text +=
       " Convolutions scale with the cores. Passes over activations do not once the cores share the memory's bandwidth. "
       "The exchange costs the same for every batch, so larger shards hide it. Speed-up: relative to one replica with "
-      "the "
-      "same global batch.";
+      "the same global batch.";
   return section;
 }
 

@@ -1,5 +1,5 @@
-// Runs training steps, or evaluations, of one variant on command. A server: prints `ready` with its properties, then answers each
-// `run <steps>` line on stdin with the seconds taken. Idle in between. Protocol: benchmarks/README.md.
+// Runs training steps, or evaluations, of one variant on command. A server: prints `ready` with its properties, then
+// answers each `run <steps>` line on stdin with the seconds taken. Idle in between. Protocol: benchmarks/README.md.
 #include <fmt/format.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <sys/resource.h>
@@ -196,6 +196,8 @@ class Server {
         model_(dp::models::find(options.model).make(dp::Shape(options.input), options.classes)),
         devices_(devices_of(options)) {
     const Range rows = rows_of(options);
+    if (options.variant == "plan" && options.inference)
+      throw dp::Error(dp::ErrorCode::usage, "the bare plan only trains");
     if (options.variant == "plan")
       variant_ = std::make_unique<Bare>(model_, options, devices_.front());
     else

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Measures seconds per training step, or evaluation, in PyTorch. The same server as bench_step.cpp, for the same networks, in one
-variant: `single`, `dataparallel` (nn.DataParallel, GPUs only) or `ddp` (DistributedDataParallel: one process per rank,
-with RANK, WORLD_SIZE, and the file DP_BENCH_RENDEZVOUS for the rendezvous). benchmarks/README.md has the protocol.
+"""Measures seconds per training step, or evaluation, in PyTorch. The same server as bench_step.cpp, for the same
+networks, in one variant: `single`, `dataparallel` (nn.DataParallel, GPUs only) or `ddp` (DistributedDataParallel: one
+process per rank, with RANK, WORLD_SIZE, and the file DP_BENCH_RENDEZVOUS for the rendezvous). benchmarks/README.md has
+the protocol.
 """
 
 import argparse
@@ -207,7 +208,9 @@ class Evaluator(Trainer):
             import torch._inductor.config
 
             torch._inductor.config.freezing = True
-            self.loss = torch.compile(self.loss_of)
+            # On CPUs max-autotune takes minutes per convolution.
+            mode = "max-autotune" if self.device.type == "cuda" else "default"
+            self.loss = torch.compile(self.loss_of, mode=mode)
 
     def run(self, steps):
         total = torch.zeros((), device=self.device)

@@ -186,7 +186,6 @@ std::vector<NamedTensor> DataParallel::average_weights() {
 
 void DataParallel::set_average_weights(const std::vector<NamedTensor>& tensors) {
   engine::StateDict& state_dict = state_->state_dict;
-  state_->begin_change();
   const std::int64_t tracked = state_dict.batches_tracked();
   state_dict.check_weights(tensors);
   swap_average();

@@ -165,7 +165,7 @@ void GradientSync::sum(std::size_t bucket) {
   switch (mode_) {
     case Reduce::all_reduce: communicator_->all_reduce(data, count, type, *comm_); break;
     case Reduce::sharded: communicator_->reduce_scatter(data, count, type, *comm_); break;
-    case Reduce::automatic:  // resolved to another mode
+    case Reduce::automatic:  // resolved() has replaced it
     case Reduce::master: communicator_->reduce(data, count, type, 0, *comm_);
   }
   if (rounded_) rounded_->widen(bucket, *comm_);

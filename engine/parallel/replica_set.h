@@ -123,7 +123,7 @@ class ReplicaSet {
   // last stage are null.
   std::vector<std::unique_ptr<kernels::Link>> forward_links, backward_links;
   std::int64_t step = 0;              // completed training steps; the next step's dropout key
-  std::uint64_t weights_version = 1;  // a new number before each change of weights or running statistics
+  std::uint64_t weights_version = 1;  // incremented before each change of weights or running statistics
 
  private:
   class Attached {  // attaches the pool's abort flag to the process group; the destructor detaches it

@@ -115,13 +115,13 @@ void TrainingStep::forward(Replica& replica, Items items, bool training) {
   replica.enter(Phase::forward);
   const bool nan = fails(replica, Phase::forward), last_stage = setup_.is_last(replica.stage());
   const std::size_t number = team_.local(replica);
+  for (int item = items.begin; item < items.end && !training; ++item)
+    if (const Plan* const own = replica.select(item)) replica.fold(*own, team_.weights_version);
   const Plan* const plan = replica.select(items.begin);
   if (plan != nullptr && replica.stage() > 0)
     receive(replica, *team_.forward_links[number - 1], plan->input(), items.begin);
   if (training && plan != nullptr && saves_input(replica))
     replica.compute().copy(replica.saved_input(), replica.at(plan->input().where), plan->input().desc.layout.bytes);
-  for (int item = items.begin; item < items.end && !training; ++item)
-    if (const Plan* const own = replica.select(item)) replica.fold(*own, team_.weights_version);
   static const std::vector<Gather> none;
   run_pass(
       replica, items, &Plan::forward, training ? setup_.stage_of(replica).forward_gathers : none,

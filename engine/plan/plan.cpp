@@ -61,16 +61,6 @@ void describe_steps(std::string& text, const char* title, const std::vector<Plan
 
 }  // namespace
 
-std::size_t folded_biases(const ParameterTable& table, const kernels::Context& context) {
-  constexpr std::size_t kAlign = 64;
-  const std::size_t weights = static_cast<std::size_t>(table.size()) * context.element_bytes(context.activation_type());
-  return (weights + kAlign - 1) / kAlign * kAlign;
-}
-
-std::size_t folded_bytes(const ParameterTable& table, const NormTable& norms, const kernels::Context& context) {
-  return folded_biases(table, context) + static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type());
-}
-
 std::vector<Gather> forward_gathers(const NormTable& norms, int shards) {
   const auto n = static_cast<std::size_t>(shards);
   std::vector<Gather> gathers;

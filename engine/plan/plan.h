@@ -23,7 +23,7 @@ enum class Space : std::uint8_t {
   activation,
   value,
   low_value,  // mixed precision: values in the activation type
-  folded,     // evaluation: weights and biases of convolutions with a folded normalisation
+  folded,     // evaluation: the plan's own weights and biases of convolutions with a folded normalisation
   gradient,
   buffer,   // running statistics
   moments,  // batch statistics of all parts
@@ -92,9 +92,10 @@ class Plan {
        const NormTable& norms);
 
   const PlanOptions& options() const { return options_; }
-  // Computes the folded weights, with options().folds_norms. Needed before forward() if weights or running statistics
-  // have changed. All plans of a replica share the result.
+  // Computes the folded weights, with options().folds_norms. Needed before forward() and before input() is written, if
+  // weights or running statistics have changed.
   const std::vector<PlanStep>& fold() const { return fold_; }
+  std::size_t folded_bytes() const { return folded_bytes_; }  // of Space::folded
   const std::vector<PlanStep>& forward() const { return forward_; }
   const std::vector<PlanStep>& loss() const { return loss_; }  // cross-entropy of this replica's rows
   const std::vector<PlanStep>& backward() const { return backward_; }
@@ -125,15 +126,10 @@ class Plan {
   std::vector<PlanStep> fold_, forward_, loss_, backward_, weights_, running_;
   Ref logits_, logits_grad_;
   Border input_, input_grad_, output_, output_grad_;
-  std::size_t arena_bytes_ = 0, workspace_bytes_ = 0;
+  std::size_t arena_bytes_ = 0, workspace_bytes_ = 0, folded_bytes_ = 0;
   int reorders_ = 0;
   std::vector<kernels::Layout> parameter_layouts_;
 };
-
-// The arena of folded weights: the weights of convolutions at the places of the parameter arena that layers read, then
-// the biases, at the places of the running means. Both in bytes.
-std::size_t folded_biases(const ParameterTable& table, const kernels::Context& context);  // where they begin
-std::size_t folded_bytes(const ParameterTable& table, const NormTable& norms, const kernels::Context& context);
 
 // The gathers of a stage, in order. Used with synchronised batch normalisation only. They are the same for every plan,
 // because a replica without rows also takes part.

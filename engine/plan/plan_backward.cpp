@@ -111,7 +111,7 @@ void PlanBuilder::backward_node(const Node& node, const Result& result, std::vec
           {.x = from.where, .y = to.where, .samples = {Space::samples}, .inputs = {Space::step_inputs}});
       return give(node.inputs[0], to, true);
     }
-    case NodeKind::norm:  // returned above
+    case NodeKind::norm:  // handled above
     case NodeKind::relu: return give(node.inputs[0], dy.value, dy.owned);
   }
 }

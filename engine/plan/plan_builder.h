@@ -105,6 +105,7 @@ class PlanBuilder {
   void forward_max_pool(const Node& node, const Value& x, Result& result);
   void forward_norm(const Node& node, const Value& x, Result& result);
   const Node* folded_norm(const Node& conv) const;  // the normalisation that is folded into the convolution, or null
+  Value new_folded(const kernels::TensorDesc& desc);
   void forward_folded(const Node& conv, const Node& norm, const Value& x, Result& result);
   void forward_after_fold(const Node& norm, Result& result);
   void update_running();

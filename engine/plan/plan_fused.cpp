@@ -49,6 +49,7 @@ bool PlanBuilder::defers(const Node& norm, const TensorDesc& x) {
   const int reader = neighbours_of(norm).reader;
   if (mode == NormFusion::never || reader < 0) return false;
   const Node& conv = nodes_[index(reader)];
+  if (folded_norm(conv) != nullptr) return false;  // it becomes a plain convolution, which reads a stored tensor
   const NormConv2dForward with = fused_forward(conv, x, true), without = fused_forward(conv, x, false);
   if (mode == NormFusion::measured && !is_faster(conv, with, without)) return false;
   return context_.make_op(with)->tensors()[0].layout == x.layout;

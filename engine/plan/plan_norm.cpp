@@ -11,34 +11,45 @@ const Node* PlanBuilder::folded_norm(const Node& conv) const {
   return plan_.options_.folds_norms && table_ != nullptr && norm >= 0 ? &nodes_[index(norm)] : nullptr;
 }
 
-void PlanBuilder::forward_folded(const Node& conv, const Node& norm, const Value& x, Result& result) {
-  const Norm& own = norms_.norm(norm.norm);
-  const std::size_t element = size_of(context_.compute_type());
-  const auto at = [&](std::int64_t offset) { return static_cast<std::size_t>(offset) * element; };
-  const Ref bias{Space::folded, folded_biases(*table_, context_) + at(own.mean)};
-  Value weight = weights(conv.weight);
-  const BatchNormFold fold{parameter_desc(conv.weight), weight.desc, own.eps};
-  weight.where.space = Space::folded;
-  add(plan_.fold_, conv.name, "fold", make(fold),
-      {.w = parameter_place(conv.weight),
-       .b = parameter_place(conv.bias),
-       .weight = parameter_place(norm.weight),
-       .bias = parameter_place(norm.bias),
-       .mean = {Space::buffer, at(own.mean)},
-       .variance = {Space::buffer, at(own.variance)},
-       .folded_w = weight.where,
-       .folded_b = bias});
+PlanBuilder::Value PlanBuilder::new_folded(const TensorDesc& desc) {
+  constexpr std::size_t kAlign = 64;
+  const Ref where{Space::folded, plan_.folded_bytes_};
+  plan_.folded_bytes_ += (desc.layout.bytes + kAlign - 1) / kAlign * kAlign;
+  return {where, desc};
+}
 
-  Steps& steps = plan_.forward_;
+void PlanBuilder::forward_folded(const Node& conv, const Node& norm, const Value& x, Result& result) {
   const bool adds = norm.inputs.size() > 1;
   const TensorDesc in = x.desc.type == context_.activation_type() ? x.desc : any(x.desc.shape);
   auto op = make(
       Conv2dForward{in, any(weight_shape(conv)), batched(conv.output), conv.window, /*bias=*/true, norm.relu && !adds});
+  const Value weight = new_folded(op.tensors()[1]), bias = new_folded(channels_desc(conv.output[0]));
+
+  // BatchNormFold keeps the layout of the weights. If the convolution reads another, they are reordered once as well.
+  const Norm& own = norms_.norm(norm.norm);
+  const auto running = [&](std::int64_t offset) -> Ref {
+    return {Space::buffer, static_cast<std::size_t>(offset) * size_of(context_.compute_type())};
+  };
+  const TensorDesc kept = weights(conv.weight).desc;
+  const Value folded = kept.layout == weight.desc.layout ? weight : new_value(kept);
+  add(plan_.fold_, conv.name, "fold", make(BatchNormFold{parameter_desc(conv.weight), kept, own.eps}),
+      {.w = parameter_place(conv.weight),
+       .b = parameter_place(conv.bias),
+       .weight = parameter_place(norm.weight),
+       .bias = parameter_place(norm.bias),
+       .mean = running(own.mean),
+       .variance = running(own.variance),
+       .folded_w = folded.where,
+       .folded_b = bias.where});
+  if (folded.where.space != Space::folded)
+    add(plan_.fold_, conv.name, "fold reorder", make(Reorder{kept, weight.desc}),
+        {.src = folded.where, .dst = weight.where});
+
+  Steps& steps = plan_.forward_;
   const Value from = as(steps, conv.name, x, op.tensors()[0]);
-  const Value read = as(steps, conv.name + " weight", weight, op.tensors()[1]);
   result.y = new_value(op.tensors()[2]);
   add(steps, conv.name + "+" + norm.name, "", std::move(op),
-      {.x = from.where, .w = read.where, .b = bias, .y = result.y.where});
+      {.x = from.where, .w = weight.where, .b = bias.where, .y = result.y.where});
 }
 
 void PlanBuilder::forward_after_fold(const Node& norm, Result& result) {

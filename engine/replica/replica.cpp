@@ -153,7 +153,8 @@ const Plan* Replica::find_plan(const PlanOptions& options) const {
   const auto same = [&](const std::unique_ptr<Plan>& plan) {
     const PlanOptions& o = plan->options();
     return o.batch == options.batch && o.training == options.training && o.accumulate == options.accumulate &&
-           o.dropout == options.dropout && o.norm == options.norm && o.joins_loss == options.joins_loss;
+           o.dropout == options.dropout && o.norm == options.norm && o.joins_loss == options.joins_loss &&
+           o.folds_norms == options.folds_norms;
   };
   const auto known = std::find_if(plans_.begin(), plans_.end(), same);
   return known != plans_.end() ? known->get() : nullptr;
@@ -180,8 +181,8 @@ void Replica::reserve(const Plan& plan) {
     select(selected_);
   }
   if (const std::size_t bytes = missing_for_fold(plan); bytes > 0) {
-    folded_ = allocate(bytes, &MemoryUse::weights);
-    set_base(Space::folded, folded_->data());
+    folded_[&plan].memory = context_->allocate(bytes);
+    hold(bytes, &MemoryUse::weights);
   }
   if (!feed_) return;
   const std::int64_t rows = plan.options().batch;
@@ -192,13 +193,14 @@ void Replica::reserve(const Plan& plan) {
 }
 
 std::size_t Replica::missing_for_fold(const Plan& plan) const {
-  return plan.fold().empty() || folded_ ? 0 : folded_bytes(table_, norms_, *context_);
+  return folded_.contains(&plan) ? 0 : plan.folded_bytes();
 }
 
 void Replica::fold(const Plan& plan, std::uint64_t version) {
-  if (plan.fold().empty() || folded_version_ == version) return;
+  const auto own = folded_.find(&plan);
+  if (own == folded_.end() || own->second.version == version) return;
   run(plan.fold());
-  folded_version_ = version;
+  own->second.version = version;
 }
 
 // Pointers that are null in the input stay null. Only the first stage reads images.
@@ -275,6 +277,8 @@ const Plan* Replica::select(int item) {
   if (arena_ != nullptr)
     set_base(Space::activation, static_cast<std::byte*>(arena_->data()) +
                                     static_cast<std::size_t>(item % options_.lanes) * arena_size_.lane);
+  if (const auto folded = folded_.find(selected.plan); folded != folded_.end())
+    set_base(Space::folded, folded->second.memory->data());
   if (selected.plan != nullptr)
     workspace_ = base_[static_cast<std::size_t>(Space::activation)] + selected.plan->arena_bytes();
   return selected.plan;
@@ -282,6 +286,8 @@ const Plan* Replica::select(int item) {
 
 std::string Replica::describe(const Plan& plan) {
   workspace_ = base_[static_cast<std::size_t>(Space::activation)] + plan.arena_bytes();
+  if (const auto folded = folded_.find(&plan); folded != folded_.end())
+    set_base(Space::folded, folded->second.memory->data());
   // Inputs are not bound before the first step. Libraries reject null pointers even for work that is only listed.
   for (const Space space : {Space::input, Space::labels, Space::samples})
     if (feed_ && base_[static_cast<std::size_t>(space)] == nullptr) set_base(space, feed_->place());

@@ -11,6 +11,7 @@
 
 #include <array>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -91,6 +92,7 @@ class Replica {
   const Plan* plan_of(int item) const { return items_[static_cast<std::size_t>(item)].plan; }
   void upload_inputs(const kernels::StepInputs& inputs);
   // Enqueues the folding of the selected item's plan, unless it was done for this version of weights and statistics.
+  // Call before the input of a pipeline's stage arrives.
   void fold(const Plan& plan, std::uint64_t version);
 
   // Enqueues steps on the compute stream.
@@ -166,7 +168,7 @@ class Replica {
     std::size_t total(const ReplicaOptions& options) const;
   };
 
-  // Bytes that a plan needs for folded weights and that the replica has not allocated.
+  // Bytes for the plan's folded weights; 0 if they are allocated.
   std::size_t missing_for_fold(const Plan& plan) const;
 
   // Call after enqueuing a step. Waits until the previous step is done, so that at most two minibatches are in use.
@@ -224,6 +226,11 @@ class Replica {
     std::size_t next = 0;                // index of the next step in the running pass
   };
 
+  struct Folded {
+    std::unique_ptr<kernels::Buffer> memory;
+    std::uint64_t version = 0;  // of the weights that are folded; 0: none yet
+  };
+
   void enqueue(const PlanStep& step);
   void name_phase(const char* name);  // profiler range; null ends it
   int selected_shard() const { return selected_ % options_.local_shards; }
@@ -246,8 +253,7 @@ class Replica {
   ArenaSize arena_size_;
   std::unique_ptr<kernels::Stream> compute_;
   std::array<std::byte*, static_cast<std::size_t>(Space::count)> base_{};
-  std::unique_ptr<kernels::Buffer> folded_;  // null until a plan folds normalisations
-  std::uint64_t folded_version_ = 0;         // 0: none
+  std::map<const Plan*, Folded> folded_;  // of plans that fold normalisations
   std::unique_ptr<kernels::Buffer> values_, low_values_, gradients_, buffers_, moments_, step_inputs_, step_results_,
       scaler_;
   std::shared_ptr<kernels::Buffer>

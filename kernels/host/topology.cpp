@@ -46,12 +46,12 @@ std::map<int, int> node_of_cores(const std::filesystem::path& folder) {
   return nodes;
 }
 
-// The cores of a node that no replica has taken yet.
+// The cores of a node. The first `used` ones belong to replicas.
 struct Node {
   std::vector<int> cores;
-  std::size_t taken = 0;
+  std::size_t used = 0;
 
-  std::size_t left() const { return cores.size() - taken; }
+  std::size_t unused() const { return cores.size() - used; }
 };
 
 }  // namespace
@@ -99,16 +99,20 @@ std::vector<std::vector<int>> cores_by_replica(const Topology& topology, int rep
   for (const Topology::Core& core : cores)
     if (core.sibling <= highest) by_node[core.node].cores.push_back(core.id);
   const auto take = [](Node& node, std::size_t count, std::vector<int>& to) {
-    for (; count > 0; --count) to.push_back(node.cores[node.taken++]);
+    for (; count > 0; --count) to.push_back(node.cores[node.used++]);
   };
   std::vector<std::vector<int>> all(static_cast<std::size_t>(replicas));
   for (std::vector<int>& own : all) {
-    Node& node = std::ranges::max_element(by_node, {}, [](const auto& entry) { return entry.second.left(); })->second;
-    if (node.left() >= each) take(node, each, own);
+    Node& node = std::ranges::max_element(by_node, {}, [](const auto& entry) { return entry.second.unused(); })->second;
+    if (node.unused() >= each) take(node, each, own);
   }
   // What is left of several nodes, for replicas for which no node had enough.
   for (std::vector<int>& own : all)
-    for (auto& [number, node] : by_node) take(node, std::min(each - own.size(), node.left()), own);
+    for (auto& [number, node] : by_node) take(node, std::min(each - own.size(), node.unused()), own);
+  std::map<int, int> node_of;
+  for (const Topology::Core& core : cores) node_of[core.id] = core.node;
+  std::ranges::stable_sort(all, {},
+                           [&](const std::vector<int>& own) { return own.empty() ? 0 : node_of[own.front()]; });
   return all;
 }
 

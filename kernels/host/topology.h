@@ -27,8 +27,9 @@ std::vector<int> in_spreading_order(const Topology& topology);
 
 // The cores of each replica, `threads` each. Second logical cores are used only if there are fewer physical cores than
 // threads. A replica gets cores of one node if any node has enough left, and replicas are spread over the nodes: Linux
-// stores a page on the node of the thread that first writes it, so a replica's memory is then on its own node. Empty if
-// there are fewer cores than threads.
+// stores a page on the node of the thread that first writes it, so a replica's memory is then on its own node. Replicas
+// of one node are consecutive, because neighbouring stages of a pipeline exchange most. Empty if there are fewer cores
+// than threads.
 std::vector<std::vector<int>> cores_by_replica(const Topology& topology, int replicas, int threads);
 
 }  // namespace dp::kernels

@@ -1,4 +1,5 @@
-// The scaling models: that of GPUs against the output of the reference dp_model.py (dp_model.out), and that of a CPU server.
+// The scaling models: that of GPUs against the output of the reference dp_model.py (dp_model.out), and that of a CPU
+// server.
 #include "apps/dp_bench/model/scaling_model.h"
 #include "apps/dp_bench/model/cpu_model.h"
 
@@ -92,9 +93,10 @@ TEST_CASE("on a CPU server convolutions scale with the cores, passes with the ba
   CHECK(all.passes == Approx(8 * one.passes));  // a core has an eighth of its bandwidth
   CHECK(step_of(server, 1, 128).passes == Approx(2 * one.passes));
   CHECK(step_of(server, 8, 128).exchange == Approx(eight.exchange));
-  // Weights and momenta of 11.2 million parameters: 5 passes by one replica; for eight an eighth of it, and 2 reads.
+  // 11.2 million parameters: one replica passes five times over them. Each of eight reads them twice, and passes four
+  // times over an eighth.
   CHECK(one.exchange == Approx(5 * 4 * 11.22e6 / 10e9).epsilon(0.01));
-  CHECK(eight.exchange == Approx((2 + 5.0 / 8) * 4 * 11.22e6 / 10e9).epsilon(0.01));
+  CHECK(eight.exchange == Approx((2 + 4.0 / 8) * 4 * 11.22e6 / 10e9).epsilon(0.01));
   server.call_seconds = 1e-3;
   CHECK(step_of(server, 8, 64).exchange > eight.exchange + 0.01);
   CHECK(step_of(server, 1, 64).exchange == one.exchange);

@@ -38,12 +38,15 @@ CpuStep step_of(const CpuServer& server, int replicas, double images) {
   for (const Kernel& kernel : work.kernels)
     (kernel.operations > 0 ? step.convolutions : step.passes) += seconds(kernel, server.operations, bandwidth / kWider);
   step.convolutions += seconds(work.head, server.operations, bandwidth / kWider);
-  // A replica reads its slice of every replica's gradient, which is as much as one gradient. It updates the slice: reads
-  // and writes weights and momenta. Then it reads the weights of all other slices.
   const double parameters = work.parameters() * kParameterBytes, slice = parameters / replicas;
-  const double read = replicas > 1 ? 2 * parameters : 0;
-  const double barriers = replicas > 1 ? 2 * parameters / kBucketBytes * server.call_seconds : 0;
-  step.exchange = (read + 5 * slice) / bandwidth + barriers;
+  if (replicas == 1) {
+    step.exchange = 5 * slice / bandwidth;  // reads gradient, weight and momentum, writes weight and momentum
+    return step;
+  }
+  // A replica reads its slice of every replica's gradient: as many bytes as one whole gradient. It updates the slice.
+  // Then it reads the weights of all other slices.
+  const double barriers = 2 * parameters / kBucketBytes * server.call_seconds;
+  step.exchange = (2 * parameters + 4 * slice) / bandwidth + barriers;
   return step;
 }
 

@@ -14,7 +14,7 @@ namespace dp {
 
 // Bytes on one device, by purpose.
 struct MemoryUse {
-  std::size_t weights = 0, gradients = 0;  // including their 16-bit copies
+  std::size_t weights = 0, gradients = 0;  // including their 16-bit copies; weights: and those folded for evaluation
   std::size_t optimizer = 0;               // this replica's slice of the optimizer state
   std::size_t statistics = 0;              // of batch normalisation
   std::size_t average = 0;                 // moving average of the weights, on the master

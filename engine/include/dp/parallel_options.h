@@ -64,7 +64,7 @@ enum class BatchNormMode {
 };
 
 // Whether evaluate() and predict() fold batch normalisations into the convolutions before them, which saves a pass over
-// each activation. Results differ by rounding: by about 1e-6 of the logits' norm in float32.
+// each activation. Results differ by rounding. With float16 or bfloat16 also the folded weights are rounded.
 enum class FoldNorms {
   automatic,  // unless deterministic
   always,

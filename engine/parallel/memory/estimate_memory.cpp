@@ -1,6 +1,7 @@
 // Estimates the memory of training, with the functions that give the allocations their sizes. It makes the plans, but
 // allocates no memory for them.
 #include <algorithm>
+#include <map>
 
 #include "dp/error.h"
 #include "engine/parallel/gathered_loss.h"
@@ -77,15 +78,15 @@ class Estimate {
     const engine::ReplicaOptions replica = setup_.replica_options(rank, stage);
     engine::Replica::ArenaSize arena;
     engine::HandedOver handed_over;
-    std::size_t folded = 0;
+    std::map<std::int64_t, std::size_t> folded;  // by the rows of a plan, which has its own
     for (const engine::BatchKind& batch : batches)
       engine::for_each_plan(setup_, batch, rank, stage, [&](const engine::PlanOptions& options) {
         const Sizes sizes = sizes_of(stage, options);
         handed_over.grow(sizes.handed_over);
-        folded = std::max(folded, sizes.folded);
+        if (!options.training) folded[options.batch] = sizes.folded;
         arena.grow(sizes.lane, sizes.workspace, sizes.handed_over.input, replica);
       });
-    use.weights += folded;
+    for (const auto& [rows, bytes] : folded) use.weights += bytes;
     use.workspace = arena.workspace;
     use.activations = arena.total(replica) - arena.workspace;
     use.other += handed_over.in_links(kernels::backend(setup_.options.devices.front().kind).links_have_two_queues());
@@ -122,7 +123,7 @@ class Estimate {
     engine::Replica::ArenaSize one;
     one.grow(plan, engine::ReplicaOptions{});
     Sizes sizes{.lane = one.lane, .workspace = plan.workspace_bytes(), .handed_over = engine::HandedOver::of(plan)};
-    if (!plan.fold().empty()) sizes.folded = engine::folded_bytes(*own.table, own.norms, *context_);
+    sizes.folded = plan.folded_bytes();
     if (!options.last) sizes.output = plan.output().desc;
     plans.emplace_back(options, sizes);
     return sizes;

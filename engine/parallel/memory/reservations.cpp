@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <numeric>
 
 #include "dp/memory.h"
@@ -118,15 +119,17 @@ PlanOptions Reservations::with_input(const Replica& replica, PlanOptions options
 std::size_t Reservations::missing(Replica& replica, const std::vector<BatchKind>& batches) const {
   Replica::ArenaSize size;
   HandedOver handed_over;
-  std::size_t folded = 0;
+  std::map<const Plan*, std::size_t> folded;
   for (const BatchKind& batch : batches)
     for_each_plan(setup_, batch, replica.rank(), replica.stage(), [&](const PlanOptions& plan) {
       const Plan& planned = replica.planned(with_input(replica, plan));
       size.grow(planned, replica.options());
       handed_over.grow(HandedOver::of(planned));
-      folded = std::max(folded, replica.missing_for_fold(planned));
+      folded[&planned] = taken(replica.missing_for_fold(planned));
     });
-  return added(replica.arena() ? replica.arena()->bytes() : 0, size.total(replica.options())) + taken(folded) +
+  std::size_t bytes = 0;
+  for (const auto& [plan, own] : folded) bytes += own;
+  return added(replica.arena() ? replica.arena()->bytes() : 0, size.total(replica.options())) + bytes +
          missing_in_links(team_.local(replica), handed_over);
 }
 

@@ -17,8 +17,8 @@
 namespace dp::kernels {
 namespace {
 
-// Weights (O,I,kH,kW) as runs of contiguous elements. channel[p] is the output channel of element p of a run, relative to
-// the run's first channel.
+// Weights (O,I,kH,kW) as runs of contiguous elements. channel[p] is the output channel of element p of a run, relative
+// to the run's first channel.
 struct Runs {
   std::vector<std::int64_t> channel{0};
   std::array<std::int64_t, 4> count{}, stride{};  // of the runs, along each axis

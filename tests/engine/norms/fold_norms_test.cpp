@@ -1,9 +1,20 @@
 // Evaluation with batch normalisations folded into convolutions: its results, and when the weights are folded again.
 #include <cmath>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "dp/memory.h"
+#include "engine/base/test_modes.h"
+#include "engine/replica/replica.h"
+#include "kernels/host/host_context.h"
+#include "kernels/host/host_op.h"
+#include "kernels/reference/reference_ops.h"
 #include "support/catch.h"
+#include "support/emulated_bfloat16.h"
 #include "support/training.h"
 
 using namespace dp;
@@ -11,9 +22,29 @@ using namespace dp::test;
 
 namespace {
 
+// |difference| / |logits|: the roundings of a few layers in float32, and in float64.
+constexpr double kSingle = 1e-6, kExact = 1e-14;
+
 DataParallelOptions folding(DataParallelOptions options, FoldNorms fold) {
   options.fold_norms = fold;
   return options;
+}
+
+// Every way in which a normalisation stands beside convolutions: with a bias, twice read, with the input as addend, and
+// before its activation, so that a convolution follows which could normalise its input itself.
+Model many_norms() {
+  ModelBuilder m("many_norms", Shape{4, 9, 9});
+  const auto conv = [&](const std::string& name, ModelBuilder::Node x, std::int64_t channels, bool bias = false) {
+    return m.conv2d(name, x, {.out_channels = channels, .kernel = 3, .padding = 1, .bias = bias});
+  };
+  auto x = m.relu(m.add(m.batch_norm2d("bn0", conv("conv0", m.input(), 4, true)), m.input()));
+  x = conv("conv1", x, 17);
+  auto y = conv("a.conv1", m.relu(m.batch_norm2d("a.bn1", x)), 20);
+  y = conv("a.conv2", m.relu(m.batch_norm2d("a.bn2", y)), 17);
+  x = m.add(y, x);
+  y = conv("b.conv1", m.relu(m.batch_norm2d("b.bn1", x)), 33);
+  x = m.relu(m.batch_norm2d("b.bn2", y));
+  return m.build(m.linear("fc", m.flatten(m.global_avg_pool2d(x)), {.out_features = 6}));
 }
 
 // What a new instance without folding predicts from the present weights of `net`.
@@ -45,11 +76,129 @@ TEST_CASE("folding: predictions equal those of separate normalisations") {
   for (const int replicas : {1, 3}) {
     DataParallel net(model, folding(on_cpus(replicas), FoldNorms::always));
     for (std::uint64_t step = 0; step < 3; ++step) net.train_step(random_batch(model, 9, step), Sgd{.lr = 0.1f});
-    CHECK(relative_error(net.predict(batch.images), unfolded(net, batch)) < 1e-6);
+    CHECK(relative_error(net.predict(batch.images), unfolded(net, batch)) < kSingle);
   }
   DataParallel exact(model, folding(on_reference(), FoldNorms::always));
   for (std::uint64_t step = 0; step < 3; ++step) exact.train_step(random_batch(model, 9, step), Sgd{.lr = 0.1f});
-  CHECK(relative_error(exact.predict(batch.images), unfolded(exact, batch)) < 1e-14);
+  CHECK(relative_error(exact.predict(batch.images), unfolded(exact, batch)) < kExact);
+}
+
+TEST_CASE("folding: it fits every neighbourhood of a normalisation, whatever convolutions normalise themselves") {
+  struct Fusing {
+    explicit Fusing(kernels::NormFusion mode) { engine::test_modes().norm_fusion = mode; }
+    ~Fusing() { engine::test_modes().norm_fusion = kernels::NormFusion::measured; }
+  };
+  const Model model = many_norms();
+  const Batch batch = random_batch(model, 5);
+  for (const kernels::NormFusion fusion : {kernels::NormFusion::always, kernels::NormFusion::never})
+    for (const bool reference : {true, false}) {
+      INFO((reference ? "reference" : "CPU") << (fusion == kernels::NormFusion::always ? ", fused" : ""));
+      const Fusing fusing(fusion);
+      DataParallel net(model, folding(reference ? on_reference() : on_cpus(3), FoldNorms::always));
+      for (std::uint64_t step = 0; step < 2; ++step) net.train_step(random_batch(model, 9, step), Sgd{.lr = 0.1f});
+      for (const std::int64_t rows : {5, 2}) {  // with two rows a replica has none
+        const Batch some = random_batch(model, rows);
+        CHECK(relative_error(net.predict(some.images), unfolded(net, some)) < (reference ? kExact : kSingle));
+      }
+      CHECK(folds_in(evaluation_plan(net, batch)) == 3);  // conv0, a.conv1, b.conv1
+    }
+}
+
+TEST_CASE("folding: with mixed precision predictions differ by the rounding of weights and activations") {
+  std::optional<EmulatedBfloat16> emulated;
+  if (!kernels::has_bfloat16()) emulated.emplace();
+  for (const Model& model : {residual_net(), many_norms()}) {
+    const Batch batch = random_batch(model, 7);
+    DataParallelOptions options = on_cpus(2);
+    options.amp = Amp::bfloat16;
+    DataParallel folded(model, folding(options, FoldNorms::always)), apart(model, folding(options, FoldNorms::never));
+    for (std::uint64_t step = 0; step < 2; ++step) folded.train_step(random_batch(model, 9, step), Sgd{.lr = 0.1f});
+    apart.set_weights(folded.weights());
+    const Tensor expected = apart.predict(batch.images).clone();
+    const double error = relative_error(folded.predict(batch.images), expected);
+    INFO(model.name() << ": " << error);
+    CHECK(error > 0);
+    CHECK(error < 0.02);  // a few roundings of 2^-9 per layer
+  }
+}
+
+TEST_CASE("folding: an evaluation with several shards per replica gives the loss of separate normalisations") {
+  const Model model = residual_net();
+  const Batch batch = random_batch(model, 7);
+  const auto loss = [&](FoldNorms fold) {
+    DataParallelOptions options = folding(on_cpus(2), fold);
+    options.logical_shards = 4;
+    DataParallel net(model, options);
+    net.train_step(random_batch(model, 9), Sgd{.lr = 0.1f});
+    net.take_stats();
+    net.evaluate(batch);
+    net.evaluate(random_batch(model, 3));  // one shard has no row
+    return net.take_stats().loss();
+  };
+  CHECK(loss(FoldNorms::always) == Approx(loss(FoldNorms::never)).epsilon(kSingle));
+}
+
+namespace {
+
+// A reference device that counts how often weights are folded.
+class CountingContext final : public kernels::HostContext {
+ public:
+  explicit CountingContext(int& folded) : HostContext({DeviceKind::reference, 0}, {}), folded_(folded) {}
+  DType compute_type() const override { return DType::f64; }
+  std::unique_ptr<kernels::Op> make_op(const kernels::OpDesc& desc) override {
+    auto op = kernels::reference::make_op(desc);
+    if (!std::holds_alternative<kernels::BatchNormFold>(desc)) return op;
+    return std::make_unique<Counted>(std::move(op), folded_);
+  }
+  kernels::Layout plain_layout(const Shape& shape, DType type) override {
+    return kernels::reference::plain_layout(shape, type);
+  }
+  kernels::Layout with_type(const kernels::TensorDesc& tensor, DType type) override {
+    return plain_layout(tensor.shape, type);
+  }
+
+ private:
+  class Counted final : public kernels::HostOp {
+   public:
+    Counted(std::unique_ptr<kernels::HostOp> op, int& count) : op_(std::move(op)), count_(count) {
+      tensors_ = op_->tensors();
+    }
+    void execute(std::span<void* const> args, void* workspace) override {
+      ++count_;
+      op_->execute(args, workspace);
+    }
+
+   private:
+    std::unique_ptr<kernels::HostOp> op_;
+    int& count_;
+  };
+  int& folded_;
+};
+
+}  // namespace
+
+TEST_CASE("folding: a plan folds once for each version of the weights") {
+  const Model model = residual_net();
+  const engine::NormTable norms(model);
+  int folded = 0;
+  auto context = std::make_unique<CountingContext>(folded);
+  const engine::Plan layouts(model, *context, {.batch = 2}, nullptr, norms);
+  const engine::ParameterTable table(model, layouts.parameter_layouts(), context->compute_type());
+  engine::Replica replica(model, std::move(context), table, norms, {});
+  const Batch batch = random_batch(model, 2);
+  const auto folds_after = [&](std::int64_t rows, std::uint64_t version) {
+    const engine::Plan& plan = replica.plan({.batch = rows, .training = false, .folds_norms = true});
+    replica.bind(0, &plan, {batch.images.data<float>(), batch.labels.data<std::int32_t>(), nullptr, rows});
+    replica.fold(plan, version);
+    replica.compute().synchronize();
+    return folded;
+  };
+  CHECK(folds_after(2, 1) == 6);
+  CHECK(folds_after(2, 1) == 6);
+  CHECK(folds_after(1, 1) == 12);  // another plan
+  CHECK(folds_after(1, 1) == 12);
+  CHECK(folds_after(2, 1) == 12);
+  CHECK(folds_after(2, 2) == 18);
 }
 
 TEST_CASE("folding: evaluation follows every change of weights and running statistics") {
@@ -60,7 +209,7 @@ TEST_CASE("folding: evaluation follows every change of weights and running stati
   DataParallel net(model, options);
   const auto check = [&](const char* after) {
     INFO("after " << after);
-    CHECK(relative_error(net.predict(batch.images), unfolded(net, batch)) < 1e-6);
+    CHECK(relative_error(net.predict(batch.images), unfolded(net, batch)) < kSingle);
   };
   check("construction");
   net.train_step(batch, Sgd{.lr = 0.1f});
@@ -87,7 +236,7 @@ TEST_CASE("folding: evaluation follows every change of weights and running stati
   check("set_average_weights");
 }
 
-TEST_CASE("folding: evaluate() and predict() agree, and an evaluation folds once") {
+TEST_CASE("folding: evaluate() and predict() agree") {
   const Model model = residual_net();
   DataParallel net(model, folding(on_cpus(1), FoldNorms::always));
   const Batch batch = random_batch(model, 7);
@@ -102,7 +251,7 @@ TEST_CASE("folding: evaluate() and predict() agree, and an evaluation folds once
     for (std::int64_t i = 0; i < 6; ++i) sum += std::exp(value_at(logits, 6 * row + i));
     loss += (std::log(sum) - value_at(logits, 6 * row + batch.labels.data<std::int32_t>()[row])) / 7;
   }
-  CHECK(whole == Approx(loss).epsilon(1e-6));
+  CHECK(whole == Approx(loss).epsilon(kSingle));
 }
 
 TEST_CASE("folding: it is off with deterministic runs unless it is asked for") {
@@ -135,15 +284,23 @@ TEST_CASE("folding: training gives the same bits with folded evaluations between
   CHECK(worst_error(trained(FoldNorms::always), trained(FoldNorms::never)).error == 0);
 }
 
-TEST_CASE("folding: the memory estimate contains the folded weights") {
+TEST_CASE("folding: estimate and refusal count the folded weights of each evaluation plan") {
   const Model model = residual_net();
-  for (const FoldNorms fold : {FoldNorms::always, FoldNorms::never}) {
-    const DataParallelOptions options = folding(on_cpus(2), fold);
-    DataParallel net(model, options);
-    net.prepare({8}, {6});
-    const auto estimated = estimate_memory(model, options, {8}, {6});
-    for (int i = 0; i < 2; ++i) CHECK(estimated[static_cast<std::size_t>(i)].weights == net.memory_use(i).weights);
-    const auto training = estimate_memory(model, options, {8}, {});
-    CHECK((estimated[0].weights > training[0].weights) == (fold == FoldNorms::always));
-  }
+  for (const FoldNorms fold : {FoldNorms::always, FoldNorms::never})
+    for (const std::vector<std::int64_t>& training : {std::vector<std::int64_t>{8}, {}}) {
+      const DataParallelOptions options = folding(on_cpus(2), fold);
+      DataParallel net(model, options);
+      net.prepare(training, {6, 4});
+      const auto estimated = estimate_memory(model, options, training, {6, 4});
+      for (int i = 0; i < 2; ++i) {
+        CHECK(estimated[static_cast<std::size_t>(i)].weights == net.memory_use(i).weights);
+        CHECK(estimated[static_cast<std::size_t>(i)].total() == net.memory_use(i).total());
+      }
+      const auto weights = [&](const std::vector<std::int64_t>& evaluated) {
+        return estimate_memory(model, options, training, evaluated)[0].weights;
+      };
+      const std::size_t none = weights({}), one = weights({6}), two = weights({6, 4});
+      CHECK((one > none) == (fold == FoldNorms::always));
+      CHECK(two - none == 2 * (one - none));
+    }
 }
