@@ -169,10 +169,8 @@ struct Check {
   }
   void operator()(const BatchNormRunning& d) const { check_channels(desc, d.channels, 1, d.eps); }
   void operator()(const BatchNormFold& d) const {
-    check_types(desc, {&d.w});
-    if (!supports(low, d.folded.type)) check_types(desc, {&d.folded});
+    of_one_type({&d.w});
     if (d.w.shape.rank() != 4) refuse(desc, "the weights must have four dimensions");
-    if (d.w.shape != d.folded.shape) refuse(desc, "the weights and the folded weights differ in shape");
     check_channels(desc, d.w.shape[0], 1, d.eps);
   }
   void operator()(const BatchNormForward& d) const { norm(d.x); }

@@ -177,10 +177,10 @@ struct BatchNormRunning {
 };
 // Folds a normalisation by its running mean and variance into the convolution before it, for evaluation. For each
 // output channel, with scale = weight / sqrt(variance + eps): folded_w = w * scale, folded_b = bias + (b - mean) *
-// scale. w has the compute type. folded has the same layout in the type that layers read.
+// scale. folded_w has w's type and layout.
 struct BatchNormFold {
   DP_ARGS(w, b, weight, bias, mean, variance, folded_w, folded_b);  // b: may be null
-  TensorDesc w, folded;
+  TensorDesc w;
   double eps = 1e-5;
 };
 // y = (x - mean) * inv_std * weight + bias, plus the addend if `add`, then max(0, y) if relu. x, addend and y have x's

@@ -30,10 +30,10 @@ void PlanBuilder::forward_folded(const Node& conv, const Node& norm, const Value
   const auto running = [&](std::int64_t offset) -> Ref {
     return {Space::buffer, static_cast<std::size_t>(offset) * size_of(context_.compute_type())};
   };
-  const TensorDesc kept = weights(conv.weight).desc;
-  const Value folded = kept.layout == weight.desc.layout ? weight : new_value(kept);
-  add(plan_.fold_, conv.name, "fold", make(BatchNormFold{parameter_desc(conv.weight), kept, own.eps}),
-      {.w = parameter_place(conv.weight),
+  const Value kept = weights(conv.weight);
+  const Value folded = kept.desc.layout == weight.desc.layout ? weight : new_value(kept.desc);
+  add(plan_.fold_, conv.name, "fold", make(BatchNormFold{kept.desc, own.eps}),
+      {.w = kept.where,
        .b = parameter_place(conv.bias),
        .weight = parameter_place(norm.weight),
        .bias = parameter_place(norm.bias),
@@ -42,7 +42,7 @@ void PlanBuilder::forward_folded(const Node& conv, const Node& norm, const Value
        .folded_w = folded.where,
        .folded_b = bias.where});
   if (folded.where.space != Space::folded)
-    add(plan_.fold_, conv.name, "fold reorder", make(Reorder{kept, weight.desc}),
+    add(plan_.fold_, conv.name, "fold reorder", make(Reorder{kept.desc, weight.desc}),
         {.src = folded.where, .dst = weight.where});
 
   Steps& steps = plan_.forward_;

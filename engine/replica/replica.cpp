@@ -192,10 +192,6 @@ void Replica::reserve(const Plan& plan) {
   allocations_ += feed_->held() != before;
 }
 
-std::size_t Replica::missing_for_fold(const Plan& plan) const {
-  return folded_.contains(&plan) ? 0 : plan.folded_bytes();
-}
-
 void Replica::fold(const Plan& plan, std::uint64_t version) {
   const auto own = folded_.find(&plan);
   if (own == folded_.end() || own->second.version == version) return;

@@ -169,7 +169,7 @@ class Replica {
   };
 
   // Bytes for the plan's folded weights; 0 if they are allocated.
-  std::size_t missing_for_fold(const Plan& plan) const;
+  std::size_t missing_for_fold(const Plan& plan) const { return folded_.contains(&plan) ? 0 : plan.folded_bytes(); }
 
   // Call after enqueuing a step. Waits until the previous step is done, so that at most two minibatches are in use.
   void throttle();

@@ -32,9 +32,6 @@ std::string describe_devices(int count) {
   check(cudaRuntimeGetVersion(&runtime), "reading the runtime version");
   std::string text =
       "CUDA        runtime " + release(runtime) + ", driver for " + release(driver) + "\n" + describe_libraries();
-#ifdef DP_CUDA_FAST_COMPILE
-  text += "kernels     compiled with few optimisations (DP_CUDA_FAST_COMPILE): much slower than usual\n";
-#endif
   std::vector<int> devices(static_cast<std::size_t>(count));
   std::iota(devices.begin(), devices.end(), 0);
   for (const int device : devices) text += "cuda:" + std::to_string(device) + "      " + describe_device(device) + "\n";

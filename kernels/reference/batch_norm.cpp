@@ -141,8 +141,8 @@ class RunningOp final : public ReferenceOp<BatchNormRunning> {
 
 class FoldOp final : public ReferenceOp<BatchNormFold> {
  public:
-  explicit FoldOp(const BatchNormFold& desc) : ReferenceOp(desc, {desc.w, desc.folded}) {
-    require(shape(0).rank() == 4 && shape(0) == shape(1), "reads and writes weights of one shape, of four dimensions");
+  explicit FoldOp(const BatchNormFold& desc) : ReferenceOp(desc, {desc.w}) {
+    require(shape(0).rank() == 4, "the weights must have four dimensions");
     require(desc.eps >= 0, "eps must not be negative");
   }
 
@@ -155,7 +155,7 @@ class FoldOp final : public ReferenceOp<BatchNormFold> {
     for (std::int64_t c = 0; c < channels; ++c) {
       const double scale = weight[c] / std::sqrt(variance[c] + desc_.eps);
       folded_b[c] = bias[c] + ((b != nullptr ? b[c] : 0.0) - mean[c]) * scale;
-      for (std::int64_t i = c * each; i < (c + 1) * each; ++i) folded_w[i] = rounded(w[i] * scale, desc_.folded.type);
+      for (std::int64_t i = c * each; i < (c + 1) * each; ++i) folded_w[i] = rounded(w[i] * scale, desc_.w.type);
     }
   }
 };

@@ -44,22 +44,23 @@ Folded expected(const Case& one) {
   return folded;
 }
 
-// `w`: the weights in the compute type.
-Folded fold(OpRig& rig, const Case& one, const TensorDesc& w) {
-  const TensorDesc folded = rig.desc(w.shape, rig.context().with_type(w, rig.context().activation_type()));
-  const auto op = rig.context().make_op(BatchNormFold{w, folded, kEps});
+// Rounds `one.w` to the type of `w`.
+Folded fold(OpRig& rig, Case& one, const TensorDesc& w) {
+  const auto op = rig.context().make_op(BatchNormFold{w, kEps});
   const auto plain = [&](const HostTensor& t) { return rig.upload(t, rig.plain_full(t.shape)); };
   std::optional<DeviceTensor> b;
   if (one.b) b = plain(*one.b);
-  const DeviceTensor folded_w = rig.poisoned(folded), folded_b = rig.poisoned(rig.plain_full(one.bias.shape));
-  rig.run(*op, {rig.upload(one.w, w).data(), b ? b->data() : nullptr, plain(one.weight).data(), plain(one.bias).data(),
+  const DeviceTensor weights = rig.upload(one.w, w), folded_w = rig.poisoned(w),
+                     folded_b = rig.poisoned(rig.plain_full(one.bias.shape));
+  one.w = rig.download(weights);
+  rig.run(*op, {weights.data(), b ? b->data() : nullptr, plain(one.weight).data(), plain(one.bias).data(),
                 plain(one.mean).data(), plain(one.variance).data(), folded_w.data(), folded_b.data()});
   return {rig.download(folded_w), rig.download(folded_b)};
 }
 
-// The weights in the compute type, row-major and in the orders in which convolutions read them.
+// The weights row-major, and in the layouts in which replicas store them for convolutions.
 std::vector<TensorDesc> layouts_of(OpRig& rig, const Shape& weights) {
-  std::vector<TensorDesc> layouts{rig.plain_full(weights)};
+  std::vector<TensorDesc> layouts{rig.desc(weights, rig.plain(weights))};
   for (const std::int64_t size : {4, 20}) {
     const int kernel = static_cast<int>(weights[2]);
     const kernels::Conv2dForward conv{rig.desc({3, weights[1], size, size}),
@@ -69,7 +70,8 @@ std::vector<TensorDesc> layouts_of(OpRig& rig, const Shape& weights) {
                                       true,
                                       true};
     const TensorDesc read = rig.context().make_op(conv)->tensors()[1];
-    layouts.push_back(rig.full(weights, rig.context().with_type(read, rig.context().compute_type())));
+    const TensorDesc stored = rig.full(weights, rig.context().with_type(read, rig.context().compute_type()));
+    layouts.push_back(rig.desc(weights, rig.context().with_type(stored, rig.context().activation_type())));
   }
   return layouts;
 }
@@ -81,7 +83,7 @@ void check_folds(OpRig& rig, double tolerance) {
     for (const bool b : {false, true})
       for (const TensorDesc& layout : layouts_of(rig, shape)) {
         INFO(to_string(shape) << " in " << layout.layout.name << (b ? ", with bias" : ""));
-        const Case one = random_case(shape, b, random);
+        Case one = random_case(shape, b, random);
         const Folded folded = fold(rig, one, layout), exact = expected(one);
         CHECK(relative_error(folded.w, exact.w) < tolerance);
         CHECK(relative_error(folded.b, exact.b) < 2e-7);  // a rounded difference

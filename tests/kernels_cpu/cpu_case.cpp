@@ -143,7 +143,7 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   const auto vector = [&] { return random_memory(32 * 4); };
   Tensor variance = vector();
   for (float& value : variance.span<float>()) value = std::abs(value) + 0.1f;
-  c.add(BatchNormFold{conv[1], conv[1]}, {6, 7}, true,
+  c.add(BatchNormFold{conv[1]}, {6, 7}, true,
         {floats(conv[1]), vector(), vector(), vector(), vector(), std::move(variance), floats(conv[1]), vector()});
   c.product(AvgPool2dForward{conv[2], any(pooled), tiles}, 0, 0, {1});
   c.product(AvgPool2dBackward{any(pooled), conv[2], tiles}, 0, 0, {1});

@@ -6,12 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "dp/error.h"
+#include "kernels/cpu/bfloat16/element.h"
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/cpu/dnnl_compat.h"
 #include "kernels/cpu/parallel.h"
-#include "kernels/low_float.h"
 #include "kernels/op_args.h"
 
 namespace dp::kernels {
@@ -49,12 +48,8 @@ struct Runs {
 class FoldOp : public HostOp {
  public:
   FoldOp(const BatchNormFold& d, const CpuOpOptions& options)
-      : channels_(d.w.shape[0]), eps_(d.eps), low_(d.folded.type == DType::bf16), weights_(resolved_plain(d.w)) {
-    tensors_ = {resolved_plain(d.w), resolved_plain(d.folded)};
-    const DType type = d.folded.type;
-    if (!(make_layout(with_type(desc_of(tensors_[0].layout), type), type) == tensors_[1].layout))
-      throw Error(ErrorCode::usage, "batch_norm_fold: the layouts " + tensors_[0].layout.name + " and " +
-                                        tensors_[1].layout.name + " differ in more than their type");
+      : channels_(d.w.shape[0]), eps_(d.eps), weights_(resolved_plain(d.w)) {
+    tensors_ = {resolved_plain(d.w)};
     threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes));
   }
   std::size_t workspace_bytes() const override {
@@ -74,14 +69,14 @@ class FoldOp : public HostOp {
           static_cast<float>(number(args.bias, c) + (b - number(args.mean, c)) * scale);
       scales[c] = static_cast<float>(scale);
     }
-    const float* const w = static_cast<const float*>(args.w);
-    low_ ? scale_runs(w, scales, static_cast<BFloat16*>(args.folded_w))
-         : scale_runs(w, scales, static_cast<float*>(args.folded_w));
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      scale_runs(static_cast<const T*>(args.w), scales, static_cast<T*>(args.folded_w));
+    });
   }
 
  private:
   template <typename T>
-  void scale_runs(const float* w, const float* scales, T* to) const {
+  void scale_runs(const T* w, const float* scales, T* to) const {
     parallel_ranges(threads_, weights_.size(), 1, [=, this](std::int64_t run, std::int64_t end) {
       const auto length = static_cast<std::int64_t>(weights_.channel.size());
       const std::int64_t* const channel = weights_.channel.data();
@@ -91,14 +86,14 @@ class FoldOp : public HostOp {
           begin += rest % weights_.count[axis] * weights_.stride[axis];
         begin += rest * weights_.stride[0];
         const float* const own = scales + rest * weights_.channels;
-        for (std::int64_t i = 0; i < length; ++i) to[begin + i] = from_float<T>(w[begin + i] * own[channel[i]]);
+        for (std::int64_t i = 0; i < length; ++i)
+          to[begin + i] = from_float<T>(to_float(w[begin + i]) * own[channel[i]]);
       }
     });
   }
 
   std::int64_t channels_;
   double eps_;
-  bool low_;
   Runs weights_;
   int threads_ = 1;
 };

@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "device_code.h"
-#include "dp/error.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/ops/pack.h"
 #include "kernels/op_args.h"
@@ -118,13 +117,14 @@ class TrackOp final : public CudaOp {
 // blockIdx: output channel. Its filter is contiguous in both layouts of weights.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    fold_kernel(const float* w, const float* b, const float* weight, const float* bias, const float* mean,
+    fold_kernel(const T* w, const float* b, const float* weight, const float* bias, const float* mean,
                 const float* variance, T* folded_w, float* folded_b, long long filter, double eps) {
   const unsigned channel = blockIdx.x;
   const double scale = weight[channel] / sqrt(variance[channel] + eps);
   const float factor = static_cast<float>(scale);
   const long long begin = channel * filter;
-  for (long long i = threadIdx.x; i < filter; i += kThreads) folded_w[begin + i] = from_float<T>(w[begin + i] * factor);
+  for (long long i = threadIdx.x; i < filter; i += kThreads)
+    folded_w[begin + i] = from_float<T>(to_float(w[begin + i]) * factor);
   if (threadIdx.x == 0)
     folded_b[channel] = static_cast<float>(bias[channel] + ((b != nullptr ? b[channel] : 0.) - mean[channel]) * scale);
 }
@@ -146,18 +146,13 @@ class RunningOp final : public CudaOp {
 
 class FoldOp final : public CudaOp {
  public:
-  explicit FoldOp(const BatchNormFold& desc) : eps_(desc.eps) {
-    tensors_ = {resolved_plain(desc.w), resolved_plain(desc.folded)};
-    if (is_channels_last(tensors_[0]) != is_channels_last(tensors_[1]))
-      throw Error(ErrorCode::usage, "batch_norm_fold: the layouts " + tensors_[0].layout.name + " and " +
-                                        tensors_[1].layout.name + " differ in more than their type");
-  }
+  explicit FoldOp(const BatchNormFold& desc) : eps_(desc.eps) { tensors_ = {resolved_plain(desc.w)}; }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
     const auto args = args_of<BatchNormFold>(pointers);
     const Shape& shape = tensors_[0].shape;
-    in_type(tensors_[1].type, [&]<typename T>() {
+    in_type(tensors_[0].type, [&]<typename T>() {
       launch({"batch_norm_fold", dim3(static_cast<unsigned>(shape[0])), dim3(kThreads), stream}, fold_kernel<T>, args.w,
              args.b, args.weight, args.bias, args.mean, args.variance, args.folded_w, args.folded_b,
              static_cast<long long>(shape.without_first().numel()), eps_);
