@@ -25,7 +25,7 @@ void PlanBuilder::forward_folded(const Node& conv, const Node& norm, const Value
       Conv2dForward{in, any(weight_shape(conv)), batched(conv.output), conv.window, /*bias=*/true, norm.relu && !adds});
   const Value weight = new_folded(op.tensors()[1]), bias = new_folded(channels_desc(conv.output[0]));
 
-  // BatchNormFold keeps the layout of the weights. If the convolution reads another, they are reordered once as well.
+  // BatchNormFold keeps the layout of the weights. If the convolution reads another one, a second step reorders them.
   const Norm& own = norms_.norm(norm.norm);
   const auto running = [&](std::int64_t offset) -> Ref {
     return {Space::buffer, static_cast<std::size_t>(offset) * size_of(context_.compute_type())};

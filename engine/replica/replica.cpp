@@ -273,8 +273,8 @@ const Plan* Replica::select(int item) {
   if (arena_ != nullptr)
     set_base(Space::activation, static_cast<std::byte*>(arena_->data()) +
                                     static_cast<std::size_t>(item % options_.lanes) * arena_size_.lane);
-  if (const auto folded = folded_.find(selected.plan); folded != folded_.end())
-    set_base(Space::folded, folded->second.memory->data());
+  if (selected.plan != nullptr && selected.plan->folded_bytes() > 0)
+    set_base(Space::folded, folded_.at(selected.plan).memory->data());
   if (selected.plan != nullptr)
     workspace_ = base_[static_cast<std::size_t>(Space::activation)] + selected.plan->arena_bytes();
   return selected.plan;
@@ -282,8 +282,7 @@ const Plan* Replica::select(int item) {
 
 std::string Replica::describe(const Plan& plan) {
   workspace_ = base_[static_cast<std::size_t>(Space::activation)] + plan.arena_bytes();
-  if (const auto folded = folded_.find(&plan); folded != folded_.end())
-    set_base(Space::folded, folded->second.memory->data());
+  if (plan.folded_bytes() > 0) set_base(Space::folded, folded_.at(&plan).memory->data());
   // Inputs are not bound before the first step. Libraries reject null pointers even for work that is only listed.
   for (const Space space : {Space::input, Space::labels, Space::samples})
     if (feed_ && base_[static_cast<std::size_t>(space)] == nullptr) set_base(space, feed_->place());

@@ -7,7 +7,7 @@
 
 namespace dp::kernels {
 
-// The cores of process_cores(), in_spreading_order() (topology.h).
+// The cores of process_cores(), in the order of in_spreading_order() (topology.h).
 const std::vector<int>& usable_cores();
 
 // Starts the calling thread's OpenMP team. OpenMP may bind its members (OMP_PROC_BIND); the calling thread keeps its

@@ -19,7 +19,7 @@ std::string first_line(const std::filesystem::path& file) {
   return line;
 }
 
-// "0-3,8" as 0 1 2 3 8
+// Parses a list of cores: "0-3,8" gives 0 1 2 3 8.
 std::vector<int> listed(const std::string& text) {
   std::vector<int> all;
   std::istringstream ranges(text);
@@ -46,7 +46,7 @@ std::map<int, int> node_of_cores(const std::filesystem::path& folder) {
   return nodes;
 }
 
-// The cores of a node. The first `used` ones belong to replicas.
+// The cores of a node. The first `used` ones are assigned to replicas.
 struct Node {
   std::vector<int> cores;
   std::size_t used = 0;
@@ -93,7 +93,7 @@ std::vector<std::vector<int>> cores_by_replica(const Topology& topology, int rep
   std::vector<Topology::Core> cores = topology.cores;
   if (needed > cores.size()) return {};
   std::ranges::stable_sort(cores, {}, &Topology::Core::sibling);
-  // The highest sibling number that is needed; all cores of that number may be used.
+  // Cores with a higher sibling number are not needed.
   const int highest = needed == 0 ? 0 : cores[needed - 1].sibling;
   std::map<int, Node> by_node;
   for (const Topology::Core& core : cores)
@@ -106,7 +106,7 @@ std::vector<std::vector<int>> cores_by_replica(const Topology& topology, int rep
     Node& node = std::ranges::max_element(by_node, {}, [](const auto& entry) { return entry.second.unused(); })->second;
     if (node.unused() >= each) take(node, each, own);
   }
-  // What is left of several nodes, for replicas for which no node had enough.
+  // No node had enough cores for the other replicas. They get the unused cores of several nodes.
   for (std::vector<int>& own : all)
     for (auto& [number, node] : by_node) take(node, std::min(each - own.size(), node.unused()), own);
   std::map<int, int> node_of;

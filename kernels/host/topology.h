@@ -1,4 +1,4 @@
-// The usable cores by NUMA node and physical core, and which of them each replica gets.
+// Finds the NUMA node and the physical core of each usable core, and assigns cores to replicas.
 #pragma once
 
 #include <filesystem>
@@ -17,19 +17,19 @@ struct Topology {
   int nodes() const;  // that have usable cores
 };
 
-// Reads `folder`, which is laid out as /sys/devices/system. A core that it does not describe is on node 0, and alone on
-// its physical core.
+// Reads the topology from `folder`, which has the layout of /sys/devices/system. A core without a description counts as
+// a physical core of its own on node 0.
 Topology read_topology(const std::filesystem::path& folder, const std::vector<int>& cores);
 const Topology& host_topology();  // of process_cores()
 
 // All cores in the order for spreading work: the first logical core of every physical core, then the second ones, ...
 std::vector<int> in_spreading_order(const Topology& topology);
 
-// The cores of each replica, `threads` each. Second logical cores are used only if there are fewer physical cores than
-// threads. A replica gets cores of one node if any node has enough left, and replicas are spread over the nodes: Linux
-// stores a page on the node of the thread that first writes it, so a replica's memory is then on its own node. Replicas
-// of one node are consecutive, because neighbouring stages of a pipeline exchange most. Empty if there are fewer cores
-// than threads.
+// Returns `threads` cores for each replica; empty if there are too few cores. Uses second logical cores only if there are
+// fewer physical cores than threads. Replicas are spread over the nodes. The cores of a replica are on one node if any
+// node has enough unused cores. Its memory is then on that node too, because Linux stores a page on the node of the
+// thread that first writes it. Replicas on one node have consecutive numbers, because neighbouring stages of a pipeline
+// exchange the most data.
 std::vector<std::vector<int>> cores_by_replica(const Topology& topology, int replicas, int threads);
 
 }  // namespace dp::kernels

@@ -1,5 +1,5 @@
-// The scaling models: that of GPUs against the output of the reference dp_model.py (dp_model.out), and that of a CPU
-// server.
+// Compares the scaling model of GPUs with the output of the reference dp_model.py (dp_model.out), and tests how the
+// model of a CPU server scales.
 #include "apps/dp_bench/model/scaling_model.h"
 #include "apps/dp_bench/model/cpu_model.h"
 
@@ -93,8 +93,8 @@ TEST_CASE("on a CPU server convolutions scale with the cores, passes with the ba
   CHECK(all.passes == Approx(8 * one.passes));  // a core has an eighth of its bandwidth
   CHECK(step_of(server, 1, 128).passes == Approx(2 * one.passes));
   CHECK(step_of(server, 8, 128).exchange == Approx(eight.exchange));
-  // 11.2 million parameters: one replica passes five times over them. Each of eight reads them twice, and passes four
-  // times over an eighth.
+  // The network has 11.2 million parameters. One replica makes five passes over them. Each of eight replicas reads all
+  // of them twice, and makes four passes over an eighth of them.
   CHECK(one.exchange == Approx(5 * 4 * 11.22e6 / 10e9).epsilon(0.01));
   CHECK(eight.exchange == Approx((2 + 4.0 / 8) * 4 * 11.22e6 / 10e9).epsilon(0.01));
   server.call_seconds = 1e-3;

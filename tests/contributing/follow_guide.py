@@ -2,8 +2,8 @@
 
 follow_guide.py SOURCE WORK COMPILER    SOURCE: the tree; WORK: a folder for the copy and its build
 
-Each file that a step touches must be named in that section of the guide. The compiler must report each step of REFUSED
-that is left out. With all steps the test programs must pass. Exit status 4: skipped.
+Each section of the guide must name the files that its step changes. If the changes to a file of REFUSED are left out,
+the compiler must reject the source beside it. With all changes the test programs must pass. Exit status 4: skipped.
 """
 import json
 import pathlib

@@ -1,9 +1,9 @@
 // Plans with fused layers (kernels/fused_layers.h): their steps, and results that equal those of unfused plans.
 #include <algorithm>
 
-#include "engine/base/test_modes.h"
 #include "engine/plan/plan.h"
 #include "support/catch.h"
+#include "support/fusing.h"
 #include "support/training.h"
 
 using namespace dp;
@@ -12,11 +12,6 @@ using namespace dp::test;
 using kernels::NormFusion;
 
 namespace {
-
-struct Fusing {
-  explicit Fusing(NormFusion mode) { test_modes().norm_fusion = mode; }
-  ~Fusing() { test_modes().norm_fusion = NormFusion::measured; }
-};
 
 // Weights, statistics and predictions after three steps; the third uses forward(), backward() and step().
 std::vector<NamedTensor> train(const Model& model, const DataParallelOptions& options, NormFusion mode) {

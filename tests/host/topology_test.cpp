@@ -1,4 +1,4 @@
-// The order of cores and the cores of replicas, on machines that exist as files only.
+// Tests the order of cores and their assignment to replicas. Files describe the machines, as in /sys/devices/system.
 #include "kernels/host/topology.h"
 
 #include <algorithm>
@@ -101,7 +101,7 @@ TEST_CASE("cores: each replica has the cores of one node, and replicas are sprea
         for (const int core : own) CHECK((replicas * threads > 16 || core < 16));  // no second logical core
       }
       CHECK(used.size() == static_cast<std::size_t>(replicas * threads));
-      // 8 divides by these numbers: no node has a rest that is too small for a replica.
+      // A node has 8 cores. If 8 is a multiple of `threads`, every replica fits on one node.
       if (8 % threads == 0 && replicas * threads <= 16)
         for (const std::vector<int>& own : all) CHECK(nodes_of(topology, own).size() == 1);
     }

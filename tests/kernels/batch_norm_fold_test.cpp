@@ -1,4 +1,4 @@
-// BatchNormFold on every device, with weights in the layouts that convolutions choose, in float32 and in bfloat16.
+// Tests BatchNormFold on every device, in float32 and in 16 bits, with weights in the layouts that convolutions choose.
 #include <cmath>
 #include <optional>
 
@@ -32,7 +32,7 @@ struct Folded {
   HostTensor w, b;
 };
 
-// By definition, in double.
+// Computes the folded weights and bias in double.
 Folded expected(const Case& one) {
   Folded folded{one.w, one.bias};
   const std::size_t filter = one.w.values.size() / one.weight.values.size();
@@ -44,7 +44,7 @@ Folded expected(const Case& one) {
   return folded;
 }
 
-// Rounds `one.w` to the type of `w`.
+// Also rounds `one.w` to the type of `w`.
 Folded fold(OpRig& rig, Case& one, const TensorDesc& w) {
   const auto op = rig.context().make_op(BatchNormFold{w, kEps});
   const auto plain = [&](const HostTensor& t) { return rig.upload(t, rig.plain_full(t.shape)); };
@@ -58,7 +58,7 @@ Folded fold(OpRig& rig, Case& one, const TensorDesc& w) {
   return {rig.download(folded_w), rig.download(folded_b)};
 }
 
-// The weights row-major, and in the layouts in which replicas store them for convolutions.
+// Returns the row-major layout and those in which replicas store the weights of convolutions.
 std::vector<TensorDesc> layouts_of(OpRig& rig, const Shape& weights) {
   std::vector<TensorDesc> layouts{rig.desc(weights, rig.plain(weights))};
   for (const std::int64_t size : {4, 20}) {

@@ -1,4 +1,5 @@
-// Weight and data gradients with AMX tiles, for each kind of shape that the kernels handle differently.
+// Tests weight and data gradients that are computed with AMX tiles, for each kind of shape that the kernels handle
+// differently.
 #include "kernels/cpu/announce.h"
 #include "kernels/cpu/bfloat16/bfloat16_support.h"
 #include "kernels/cpu/conv/amx_weights.h"

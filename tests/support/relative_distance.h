@@ -1,4 +1,4 @@
-// How far a training step's weights are from the expected ones.
+// Measures the distance between the weights after training steps and the expected ones.
 #pragma once
 
 #include <cmath>

@@ -14,8 +14,8 @@ constexpr double kBucketBytes = 4e6;
 
 }  // namespace
 
-// Operations: ResNet18 on one Zen 4 core with AVX-512 and Winograd (docs/decisions/0016). Bandwidth: twelve channels of
-// DDR5-4800, of which 80 % are reached, and what one core reaches alone.
+// The rate of operations is that of ResNet18 on one Zen 4 core with AVX-512 and Winograd (docs/decisions/0016). The
+// server has twelve channels of DDR5-4800. All cores together reach 80 % of their bandwidth, by assumption.
 const CpuServer& known_server() {
   static const CpuServer server{"64 cores of a Zen 4 server", 64, 200e9, 25e9, 370e9, 10e-6};
   return server;

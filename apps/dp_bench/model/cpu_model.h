@@ -17,15 +17,14 @@ struct CpuServer {
 const CpuServer& known_server();
 std::string constants_of(const CpuServer& server);
 
-// The parts of a step, in seconds. They do not overlap: a replica's core computes, passes over activations and reduces
-// gradients one after another.
+// The parts of a step, in seconds. They do not overlap, because the core of a replica does one after another.
 struct CpuStep {
   double convolutions = 0;  // and the last layer
   double passes = 0;        // over activations: normalisation, addition, ReLU
   double exchange = 0;      // gradients are reduced, updated and gathered as with --reduce sharded
   double total() const { return convolutions + passes + exchange; }
 };
-// `replicas` are at most the server's cores. `images`: of each replica.
+// `replicas`: at most the number of cores. `images`: the number per replica.
 CpuStep step_of(const CpuServer& server, int replicas, double images);
 
 }  // namespace dp_bench

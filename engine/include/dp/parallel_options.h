@@ -64,7 +64,8 @@ enum class BatchNormMode {
 };
 
 // Whether evaluate() and predict() fold batch normalisations into the convolutions before them, which saves a pass over
-// each activation. Results differ by rounding. With float16 or bfloat16 also the folded weights are rounded.
+// each activation. Results differ by rounding. With mixed precision the folded weights are rounded to 16 bits
+// as well.
 enum class FoldNorms {
   automatic,  // unless deterministic
   always,

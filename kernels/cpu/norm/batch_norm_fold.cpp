@@ -1,4 +1,4 @@
-// BatchNormFold, for weights in every layout of oneDNN.
+// Implements BatchNormFold for every blocked weight layout of oneDNN.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -16,8 +16,8 @@
 namespace dp::kernels {
 namespace {
 
-// Weights (O,I,kH,kW) as runs of contiguous elements. channel[p] is the output channel of element p of a run, relative
-// to the run's first channel.
+// Describes weights (O,I,kH,kW) as runs of contiguous elements. Element p of a run belongs to the output channel
+// channel[p], counted from the first channel of the run.
 struct Runs {
   std::vector<std::int64_t> channel{0};
   std::array<std::int64_t, 4> count{}, stride{};  // of the runs, along each axis

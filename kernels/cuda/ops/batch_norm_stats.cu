@@ -114,7 +114,7 @@ class TrackOp final : public CudaOp {
   BatchNormTrack desc_;
 };
 
-// blockIdx: output channel. Its filter is contiguous in both layouts of weights.
+// Each block scales the filter of the output channel blockIdx.x. A filter is contiguous in both weight layouts.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     fold_kernel(const T* w, const float* b, const float* weight, const float* bias, const float* mean,

@@ -17,7 +17,7 @@ float density(float x) {
   return std::exp(-0.5f * x * x) * std::numbers::inv_sqrtpi_v<float> / std::numbers::sqrt2_v<float>;
 }
 
-// Runs over the whole buffer in any layout, padding included: the padding stays zero.
+// Processes the whole buffer in any layout, including the padding, which stays zero.
 class GeluOp : public HostOp {
  public:
   GeluOp(const TensorDesc& x, bool backward, const CpuOpOptions& options) : backward_(backward) {

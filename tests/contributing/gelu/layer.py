@@ -93,7 +93,7 @@ NEW_FILES = (
     (8, "test.cpp", "tests/kernels/gelu_test.cpp"),
 )
 
-# Without its insertions into the first file, the compiler refuses the second.
+# (file, source): the compiler must reject the source if the insertions into the file are left out.
 REFUSED = (
     ("engine/plan/fusion.cpp", "engine/plan/fusion.cpp"),
     ("engine/plan/plan_builder.cpp", "engine/plan/plan_builder.cpp"),

@@ -1,5 +1,6 @@
-// Mixed precision on CPU replicas. Steps are compared with the reference, whose ops round their outputs, and with other
-// configurations. Each test runs emulated, and natively if the processor has bfloat16.
+// Tests mixed precision on CPU replicas. Training steps are compared with those of the reference backend, which rounds
+// the output of each op to 16 bits, and with those of other configurations. Each test runs with emulated bfloat16. It
+// also runs with bfloat16 instructions if the processor has them.
 #include <cmath>
 #include <functional>
 
@@ -17,7 +18,7 @@ namespace {
 constexpr Reduce kReductions[] = {Reduce::master, Reduce::all_reduce, Reduce::sharded};
 const Sgd kSgd{.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f};
 
-// Its channels are multiples of 32, as the AMX kernels require.
+// A residual network. The AMX kernels require that its numbers of channels are multiples of 32.
 Model wide_net() {
   ModelBuilder m("wide_net", Shape{3, 4, 4});
   const auto conv = [&](const std::string& name, ModelBuilder::Node x, std::int64_t channels, int kernel, int stride) {

@@ -1,4 +1,5 @@
-// Evaluation with batch normalisations folded into convolutions: its results, and when the weights are folded again.
+// Tests that evaluations with folded batch normalisations give the results of unfolded ones, and that the weights are
+// folded again after every change.
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -8,13 +9,13 @@
 #include <vector>
 
 #include "dp/memory.h"
-#include "engine/base/test_modes.h"
 #include "engine/replica/replica.h"
 #include "kernels/host/host_context.h"
 #include "kernels/host/host_op.h"
 #include "kernels/reference/reference_ops.h"
 #include "support/catch.h"
 #include "support/emulated_bfloat16.h"
+#include "support/fusing.h"
 #include "support/training.h"
 
 using namespace dp;
@@ -22,7 +23,7 @@ using namespace dp::test;
 
 namespace {
 
-// |difference| / |logits|: the roundings of a few layers in float32, and in float64.
+// Bounds of |difference| / |logits| for the rounding errors of a few layers, in float32 and in float64.
 constexpr double kSingle = 1e-6, kExact = 1e-14;
 
 DataParallelOptions folding(DataParallelOptions options, FoldNorms fold) {
@@ -30,8 +31,9 @@ DataParallelOptions folding(DataParallelOptions options, FoldNorms fold) {
   return options;
 }
 
-// Every way in which a normalisation stands beside convolutions: with a bias, twice read, with the input as addend, and
-// before its activation, so that a convolution follows which could normalise its input itself.
+// A network with the difficult cases of folding. conv0 has a bias, and the model's input is added to its normalised
+// result. Two layers read conv1, so a.bn1 is not folded. a.conv1 and b.conv1 could normalise their own inputs
+// (NormConv2dForward), but bn2 is folded into each of them.
 Model many_norms() {
   ModelBuilder m("many_norms", Shape{4, 9, 9});
   const auto conv = [&](const std::string& name, ModelBuilder::Node x, std::int64_t channels, bool bias = false) {
@@ -47,7 +49,7 @@ Model many_norms() {
   return m.build(m.linear("fc", m.flatten(m.global_avg_pool2d(x)), {.out_features = 6}));
 }
 
-// What a new instance without folding predicts from the present weights of `net`.
+// Returns the predictions of a new instance that has the weights of `net` and folds nothing.
 Tensor unfolded(DataParallel& net, const Batch& batch) {
   DataParallelOptions options = folding(on_cpus(1), FoldNorms::never);
   if (net.weights().front().second.dtype() == DType::f64) options = folding(on_reference(), FoldNorms::never);
@@ -84,10 +86,6 @@ TEST_CASE("folding: predictions equal those of separate normalisations") {
 }
 
 TEST_CASE("folding: it fits every neighbourhood of a normalisation, whatever convolutions normalise themselves") {
-  struct Fusing {
-    explicit Fusing(kernels::NormFusion mode) { engine::test_modes().norm_fusion = mode; }
-    ~Fusing() { engine::test_modes().norm_fusion = kernels::NormFusion::measured; }
-  };
   const Model model = many_norms();
   const Batch batch = random_batch(model, 5);
   for (const kernels::NormFusion fusion : {kernels::NormFusion::always, kernels::NormFusion::never})
@@ -113,7 +111,7 @@ TEST_CASE("folding: with mixed precision predictions differ by the rounding of w
     options.amp = Amp::bfloat16;
     DataParallel folded(model, folding(options, FoldNorms::always)), apart(model, folding(options, FoldNorms::never));
     for (std::uint64_t step = 0; step < 2; ++step) folded.train_step(random_batch(model, 9, step), Sgd{.lr = 0.1f});
-    // weights() gathers the weights in full precision. Each replica has only its own part of them before.
+    // weights() gathers the weights in full precision. Until then each replica has only its own part of them.
     const Tensor predicted = folded.predict(batch.images).clone();
     apart.set_weights(folded.weights());
     const double error = relative_error(predicted, apart.predict(batch.images));

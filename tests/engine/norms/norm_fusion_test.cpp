@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <map>
 
-#include "engine/base/test_modes.h"
 #include "engine/plan/plan.h"
 #include "kernels/host/host_context.h"
 #include "kernels/reference/reference_ops.h"
 #include "support/catch.h"
+#include "support/fusing.h"
 #include "support/training.h"
 
 using namespace dp;
@@ -17,11 +17,6 @@ using namespace dp::test;
 using kernels::NormFusion;
 
 namespace {
-
-struct Fusing {
-  explicit Fusing(NormFusion mode) { test_modes().norm_fusion = mode; }
-  ~Fusing() { test_modes().norm_fusion = NormFusion::measured; }
-};
 
 // Weights, running statistics and predictions after two steps.
 std::vector<NamedTensor> train(const Model& model, const DataParallelOptions& options, NormFusion mode) {
