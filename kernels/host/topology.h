@@ -25,9 +25,9 @@ const Topology& host_topology();  // of process_cores()
 // All cores in the order for spreading work: the first logical core of every physical core, then the second ones, ...
 std::vector<int> in_spreading_order(const Topology& topology);
 
-// Returns `threads` cores for each replica; empty if there are too few cores. Uses second logical cores only if there are
-// fewer physical cores than threads. Replicas are spread over the nodes. The cores of a replica are on one node if any
-// node has enough unused cores. Its memory is then on that node too, because Linux stores a page on the node of the
+// Returns `threads` cores for each replica; empty if there are too few cores. Uses second logical cores only if there
+// are fewer physical cores than threads. Replicas are spread over the nodes. The cores of a replica are on one node if
+// any node has enough unused cores. Its memory is then on that node too, because Linux stores a page on the node of the
 // thread that first writes it. Replicas on one node have consecutive numbers, because neighbouring stages of a pipeline
 // exchange the most data.
 std::vector<std::vector<int>> cores_by_replica(const Topology& topology, int replicas, int threads);
