@@ -92,8 +92,8 @@ class Plan {
        const NormTable& norms);
 
   const PlanOptions& options() const { return options_; }
-  // With options().folds_norms: computes the folded weights. If weights or running statistics have changed, run it before
-  // input() is written and before forward().
+  // With options().folds_norms: computes the folded weights. If weights or running statistics have changed, run it
+  // before input() is written and before forward().
   const std::vector<PlanStep>& fold() const { return fold_; }
   std::size_t folded_bytes() const { return folded_bytes_; }  // of Space::folded
   const std::vector<PlanStep>& forward() const { return forward_; }

@@ -91,8 +91,8 @@ class Replica {
   std::string describe(const Plan& plan);
   const Plan* plan_of(int item) const { return items_[static_cast<std::size_t>(item)].plan; }
   void upload_inputs(const kernels::StepInputs& inputs);
-  // Enqueues plan.fold() for the selected item, unless that was done for this version of weights and running statistics.
-  // Call it before a pipeline's stage receives its input.
+  // Enqueues plan.fold() for the selected item, unless that was done for this version of weights and running
+  // statistics. Call it before a pipeline's stage receives its input.
   void fold(const Plan& plan, std::uint64_t version);
 
   // Enqueues steps on the compute stream.
