@@ -22,6 +22,7 @@ template <typename PrimitiveDesc>
 bool is_naive(const PrimitiveDesc& pd) {
   return std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos;
 }
+inline bool is_naive(const HostOp& op) { return op.implementation().find("ref:") != std::string::npos; }
 
 // Sets the calling thread's number of OpenMP threads for the lifetime of this object.
 class OmpThreads {

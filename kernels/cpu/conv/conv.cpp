@@ -48,11 +48,11 @@ auto with_algorithm(const Window& window, bool winograd, const Make& make) {
   return make(shape_of(window, dnnl::algorithm::convolution_direct));
 }
 
-// Runs a convolution and reorders its output.
+// Runs a convolution and reorders its result, the third of its tensors. `result`: the result's argument.
 class ThenReordered : public HostOp {
  public:
-  ThenReordered(std::unique_ptr<HostOp> convolution, std::unique_ptr<HostOp> reorder)
-      : convolution_(std::move(convolution)), reorder_(std::move(reorder)) {
+  ThenReordered(std::unique_ptr<HostOp> convolution, std::unique_ptr<HostOp> reorder, Position result)
+      : convolution_(std::move(convolution)), reorder_(std::move(reorder)), result_(result) {
     tensors_ = convolution_->tensors();
     bytes_ = (tensors_[2].layout.bytes + 63) / 64 * 64;
     tensors_[2] = reorder_->tensors()[1];
@@ -62,18 +62,18 @@ class ThenReordered : public HostOp {
   }
   std::string implementation() const override { return convolution_->implementation() + " + reorder"; }
   void execute(std::span<void* const> args, void* workspace) override {
-    constexpr auto p = positions<Conv2dForward>();
-    std::array<void*, kArgCount<Conv2dForward>> own{};
+    std::array<void*, kMaxOpArgs> own{};
     std::copy(args.begin(), args.end(), own.begin());
-    void* const y = std::exchange(own[static_cast<std::size_t>(p.y.index)], workspace);
+    void* const result = std::exchange(own[static_cast<std::size_t>(result_.index)], workspace);
     void* const rest = static_cast<char*>(workspace) + bytes_;
-    convolution_->execute(own, rest);
-    void* const both[] = {workspace, y};
+    convolution_->execute(std::span(own).first(args.size()), rest);
+    void* const both[] = {workspace, result};
     reorder_->execute(both, rest);
   }
 
  private:
   std::unique_ptr<HostOp> convolution_, reorder_;
+  Position result_;
   std::size_t bytes_ = 0;
 };
 
@@ -87,12 +87,43 @@ std::unique_ptr<HostOp> in_nhwc_for_amx(std::unique_ptr<HostOp> op, const Conv2d
   const TensorDesc nhwc =
       resolved(d.y, DnnlDesc(dims_of(d.y.shape), dnnl::memory::data_type::bf16, dnnl::memory::format_tag::nhwc));
   if (y.layout == nhwc.layout) return op;
-  return std::make_unique<ThenReordered>(std::move(op), make(Reorder{y, nhwc}, options));
+  return std::make_unique<ThenReordered>(std::move(op), make(Reorder{y, nhwc}, options), positions<Conv2dForward>().y);
 }
 
 template <typename PrimitiveDesc>
 bool is_winograd(const PrimitiveDesc& pd) {
   return std::string_view(pd.impl_info_str()).find("wino") != std::string_view::npos;
+}
+
+// For some layouts oneDNN has no fast data gradient. Tries the layouts that oneDNN prefers, then a row-major result, and
+// reorders the result to the prescribed layout. Null if neither is faster.
+std::unique_ptr<HostOp> data_in_other_layouts(const Conv2dBackwardData& d, const CpuOpOptions& options) {
+  if (d.dx.layout.any()) return nullptr;
+  const Conv2dBackwardData free{{d.dy.shape, d.dy.type}, {d.w.shape, d.w.type}, {d.dx.shape, d.dx.type}, d.window};
+  Conv2dBackwardData rows = free;
+  rows.dx.layout = plain_cpu_layout(d.dx.shape, d.dx.type);
+  for (const Conv2dBackwardData& one : {free, rows}) {
+    if (one.dx.layout == d.dx.layout) continue;
+    auto op = make(one, options);
+    if (is_naive(*op)) continue;
+    const TensorDesc dx = op->tensors()[2];
+    if (dx.layout == d.dx.layout) return op;
+    return std::make_unique<ThenReordered>(std::move(op), make(Reorder{dx, d.dx}, options),
+                                           positions<Conv2dBackwardData>().dx);
+  }
+  return nullptr;
+}
+
+// oneDNN has no fast implementation for images in blocks if their channels do not fill one block, but one for row-major
+// images. Returns the op for the layout of `x` that oneDNN prefers, which the plan reorders to. Null if that is no
+// faster.
+template <typename Desc>
+std::unique_ptr<HostOp> with_free_images(const Desc& d, const CpuOpOptions& options) {
+  if (d.x.layout.any()) return nullptr;
+  Desc free = d;
+  free.x.layout = {};
+  auto op = make(free, options);
+  return is_naive(*op) ? nullptr : std::move(op);
 }
 
 }  // namespace
@@ -111,7 +142,10 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
     return dnnl_compat::conv_forward(dnnl_engine(), requested(d.x), requested(d.w), bias, requested(d.y), shape, attr);
   });
-  if (is_naive(pd) && d.x.type == DType::bf16) return widened_layer(d, options);
+  if (is_naive(pd)) {
+    if (auto op = with_free_images(d, options)) return op;
+    if (d.x.type == DType::bf16) return widened_layer(d, options);
+  }
   const TensorDesc x = resolved(d.x, pd.src_desc()), w = resolved(d.w, pd.weights_desc()),
                    y = resolved(d.y, pd.dst_desc());
   if (winograd && !is_winograd(pd))
@@ -132,7 +166,10 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& op
     return dnnl_compat::conv_backward_data(dnnl_engine(), requested(d.dx), requested(d.w), requested(d.dy), shape,
                                            forward_hint(d.dx, d.w, d.dy, shape), op_attributes());
   });
-  if (is_naive(pd) && d.dx.type == DType::bf16) return widened_layer(d, options);
+  if (is_naive(pd)) {
+    if (auto op = data_in_other_layouts(d, options)) return op;
+    if (d.dx.type == DType::bf16) return widened_layer(d, options);
+  }
   const TensorDesc dy = resolved(d.dy, pd.diff_dst_desc()), dx = resolved(d.dx, pd.diff_src_desc());
   if (winograd && !is_winograd(pd)) {
     // The weight layout of the forward pass, if the layout is any().
@@ -159,18 +196,14 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions&
     return dnnl_compat::conv_backward_weights(dnnl_engine(), requested(d.x), requested(d.dw), bias, requested(d.dy),
                                               shape, forward_hint(d.x, d.dw, d.dy, shape), op_attributes());
   });
-  // For images of one channel on AVX2 oneDNN has only its reference loops, which are 300 times slower than our kernel
-  // (docs/decisions/0009).
-  if (is_naive(pd) && d.x.type == DType::bf16) {
-    if (d.x.layout.any()) return widened_layer(d, options);
-    // oneDNN may support another descriptor of the same memory order.
-    Conv2dBackwardWeights free = d;
-    free.x.layout = {};
-    auto op = make(free, options);
-    return op->tensors()[0].layout == d.x.layout ? std::move(op) : widened_layer(d, options);
+  if (is_naive(pd)) {
+    // For images of one channel on AVX2 oneDNN has only its reference loops, which are 300 times slower than our kernel
+    // (docs/decisions/0009).
+    if (d.x.type == DType::f32)
+      if (auto own = make_thin_backward_weights(d, options)) return own;
+    if (auto op = with_free_images(d, options)) return op;
+    if (d.x.type == DType::bf16) return widened_layer(d, options);
   }
-  if (is_naive(pd))
-    if (auto own = make_thin_backward_weights(d, options)) return own;
   const TensorDesc x = resolved(d.x, pd.src_desc()), dy = resolved(d.dy, pd.diff_dst_desc()),
                    dw = resolved(d.dw, pd.diff_weights_desc());
   if (auto own = make_amx_backward_weights({x, dy, dw, d.window, d.bias}, options)) return own;

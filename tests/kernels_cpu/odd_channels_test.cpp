@@ -1,0 +1,88 @@
+// Convolutions whose channels do not fill a block of a layout: every op is fast and correct in the layouts that other
+// ops may prescribe.
+#include <cmath>
+
+#include "kernels/cpu/cpu_layout.h"
+#include "kernels/cpu/dnnl_op.h"
+#include "kernels/layer_calls.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::kernels;
+using namespace dp::test;
+using Tag = dnnl::memory::format_tag;
+
+struct Case {
+  Shape x;
+  std::int64_t out;
+  Window window;
+};
+
+TensorDesc any(const Shape& shape) {
+  TensorDesc desc;
+  desc.shape = shape;
+  return desc;
+}
+
+TensorDesc with_tag(const Shape& shape, Tag tag) {
+  return {shape, DType::f32, make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
+}
+
+void check_fast(const HostOp& op) {
+  INFO(op.implementation());
+  CHECK_FALSE(is_naive(op));
+}
+
+// The three passes as a plan calls them: images in `image`, every other layout chosen by the ops.
+LayerResult in_layout(const Case& c, const TensorDesc& image, const HostTensor& x, const HostTensor& w,
+                      const HostTensor& dy) {
+  OpRig rig(DeviceKind::cpu);
+  const CpuOpOptions options;
+  const auto forward = make_cpu_op(Conv2dForward{image, any(w.shape), any(dy.shape), c.window, false, false}, options);
+  const auto f = forward->tensors();
+  const auto data = make_cpu_op(Conv2dBackwardData{any(dy.shape), any(w.shape), image, c.window}, options);
+  const auto d = data->tensors();
+  const auto weights = make_cpu_op(Conv2dBackwardWeights{image, f[2], any(w.shape), c.window, false}, options);
+  const auto g = weights->tensors();
+  check_fast(*forward);
+  check_fast(*data);
+  check_fast(*weights);
+  CHECK(d[2].layout == image.layout);
+  const DeviceTensor y = rig.poisoned(f[2]), dx = rig.poisoned(d[2]), dw = rig.poisoned(g[2]);
+  rig.run(*forward, {rig.upload(x, f[0]).data(), rig.upload(w, f[1]).data(), nullptr, y.data()});
+  rig.run(*data, {rig.upload(dy, d[0]).data(), rig.upload(w, d[1]).data(), dx.data()});
+  rig.run(*weights, {rig.upload(x, g[0]).data(), rig.upload(dy, g[1]).data(), dw.data(), nullptr});
+  return {rig.download(y), rig.download(dx), rig.download(dw), {}};
+}
+
+}  // namespace
+
+TEST_CASE("a convolution of any number of channels is fast and correct in every layout of its images") {
+  Random random(17, RandomUse::synthetic);
+  const Case cases[] = {
+      {{4, 6, 14, 14}, 16, {5, 1, 0}},   // LeNet's second layer
+      {{4, 10, 12, 12}, 20, {5, 1, 0}},  // PyTorch's older MNIST example
+      {{2, 20, 16, 16}, 40, {3, 2, 0}},  // the last row is read by no output
+      {{2, 48, 9, 9}, 6, {1, 1, 0}},    {{3, 3, 8, 8}, 5, {3, 1, 1}},
+      {{2, 8, 2, 2}, 8, {7, 1, 3}},  // more padding than image
+      {{2, 12, 7, 7}, 100, {3, 2, 1}},  {{2, 5, 14, 14}, 10, {7, 2, 3}},
+  };
+  for (const Case& c : cases) {
+    const HostTensor x = random_tensor(c.x, random);
+    const HostTensor w = random_tensor({c.out, c.x[1], c.window.kernel, c.window.kernel}, random);
+    const HostTensor dy = random_tensor(window_output(c.x, c.out, c.window), random);
+    OpRig oracle(DeviceKind::reference);
+    const LayerResult expected = conv2d(oracle, x, w, nullptr, dy, c.window, false, Layouts::plain);
+    for (const Tag tag : {Tag::nchw, Tag::nhwc, Tag::nChw8c, Tag::nChw16c}) {
+      const TensorDesc image = with_tag(c.x, tag);
+      INFO("x " << to_string(c.x) << ", " << c.out << " outputs, kernel " << c.window.kernel << ", stride "
+                << c.window.stride << ", in " << image.layout.name);
+      const LayerResult result = in_layout(c, image, x, w, dy);
+      CHECK(relative_error(result.y, expected.y) <= 1e-6);
+      CHECK(relative_error(result.dx, expected.dx) <= 1e-6);
+      CHECK(relative_error(result.dw, expected.dw) <= 1e-6);
+    }
+  }
+}
