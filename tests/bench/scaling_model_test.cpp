@@ -2,6 +2,7 @@
 // model of a CPU server scales.
 #include "apps/dp_bench/model/scaling_model.h"
 #include "apps/dp_bench/model/cpu_model.h"
+#include "apps/dp_bench/model/roofline.h"
 
 #include <cmath>
 #include <cstdlib>
@@ -70,6 +71,13 @@ TEST_CASE("the scaling model gives the reference's figures") {
     CHECK(std::abs(50000.0 / (each * n / 2) * seconds - std::stod(cells.back())) <= 0.00501);
   }
   CHECK(compared == 5 * (4 * 3 + 2));
+}
+
+TEST_CASE("an update in separate passes moves twelve bytes a parameter more than a fused one") {
+  for (const Fusion fusion : {Fusion::fused_norm, Fusion::eager}) {
+    const Work work = resnet18_cifar(1, fusion);
+    CHECK(work.update.bytes == (fusion == Fusion::eager ? 34 : 22) * work.parameters());
+  }
 }
 
 TEST_CASE("several hosts cost the time of the network between them") {

@@ -1,9 +1,15 @@
 #include "kernels/host/memory.h"
 
+#include <pthread.h>
+#include <sys/resource.h>
+
 #include <algorithm>
+#include <array>
+#include <cstring>
 
 #include "dp/error.h"
 #include "host/rank_group.h"
+#include "kernels/host/shared_memory.h"
 #include "support/catch.h"
 
 using namespace dp;
@@ -37,4 +43,45 @@ TEST_CASE("requesting more memory than is free is an error with both numbers") {
       CHECK_THAT(error.what(), Catch::Contains(std::to_string(bytes) + " bytes requested") && Catch::Contains(" free"));
     }
   }
+}
+
+TEST_CASE("a buffer's contents are read into other memory") {
+  for (const bool shared : {false, true}) {
+    const auto buffer = shared ? kernels::allocate_shared(1000) : kernels::allocate_host(1000);
+    std::memset(buffer->data(), 7, 1000);
+    std::array<unsigned char, 10> copy{};
+    buffer->read(copy.data(), static_cast<std::byte*>(buffer->data()) + 5, 9);
+    CHECK(std::count(copy.begin(), copy.end(), 7) == 9);
+    CHECK(copy.back() == 0);
+  }
+}
+
+TEST_CASE("the address space reserved for a thread's stack has the size of new threads' stacks") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  DP_SKIP("the sanitizers' shadow memory does not fit in any limit");
+#endif
+  pthread_attr_t before, larger;
+  ::pthread_getattr_default_np(&before);
+  ::pthread_getattr_default_np(&larger);
+  constexpr std::size_t kStack = std::size_t{24} << 20;
+  ::pthread_attr_setstacksize(&larger, kStack);
+  ::pthread_setattr_default_np(&larger);
+  rlimit unlimited{};
+  ::getrlimit(RLIMIT_AS, &unlimited);
+  rlimit limited = unlimited;
+  limited.rlim_cur = std::size_t{1} << 40;
+  ::setrlimit(RLIMIT_AS, &limited);
+  std::string text;
+  try {
+    const kernels::StackReserve reserve(3);
+    kernels::require_address_space(std::size_t{1} << 41);
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  ::setrlimit(RLIMIT_AS, &unlimited);
+  ::pthread_setattr_default_np(&before);
+  ::pthread_attr_destroy(&before);
+  ::pthread_attr_destroy(&larger);
+  CHECK_THAT(text,
+             Catch::Contains("of which " + std::to_string(kernels::kAddressReserve + 3 * kStack) + " are reserved"));
 }

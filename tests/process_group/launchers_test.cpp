@@ -75,6 +75,20 @@ TEST_CASE("launchers: mpirun gives the same run") {
   conform(by_mpirun, {"--comm", "mpi"});  // MPI sums in its own order
 }
 
+TEST_CASE("launchers: a rank of mpirun whose MPI plugin cannot be loaded is told what to do") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  write_text(folder / "libdp_mpi.so", "not a library");
+  const Outcome outcome = Program(short_run("run") + Words{"--cpu", "1"}, folder.path(),
+                                  {"OMPI_COMM_WORLD_SIZE=1", "DP_PLUGIN_PATH=" + folder.path()})
+                              .wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 2);
+  CHECK(has(outcome.err, "started by mpirun"));
+  CHECK(has(outcome.err, "libdp_mpi.so"));
+  CHECK(has(outcome.err, "with --engine ddp alone, or with torchrun"));
+}
+
 TEST_CASE("launchers: error lines name their rank, and the cause comes first") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());

@@ -49,6 +49,7 @@ class MeasuredContext final : public kernels::HostContext {
   }
   NormFusion norm_fusion() const override { return NormFusion::measured; }
   std::optional<double> seconds_of(const kernels::OpDesc& desc) override {
+    make_op(desc);  // checks its shapes
     std::string name = name_of(desc);
     if (const auto* const forward = std::get_if<kernels::NormConv2dForward>(&desc))
       name += forward->norm ? " norm" : "";
