@@ -20,7 +20,8 @@
 namespace dp {
 namespace {
 
-// The save deletes the folder at the target. Accepts only an empty folder or a checkpoint, complete or damaged.
+// Saving deletes what is at `path`. Throws unless that is nothing, a link, an empty folder or a checkpoint, complete or
+// damaged.
 void refuse_anything_else(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -108,7 +109,7 @@ void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint) {
     remove_tree(temporary);
     throw;
   }
-  if (!old.empty()) remove_tree(old);  // on failure the save is still complete; find_checkpoint tries again
+  if (!old.empty()) remove_tree(old);  // on failure the save is still complete; find_checkpoint deletes it later
 }
 
 Checkpoint load_checkpoint(const std::string& folder) {

@@ -144,13 +144,13 @@ std::vector<Bucket> ModelSetup::buckets_of(const Stage& stage, std::size_t usual
   // The gradient's norm is the sum of partial sums of the buckets. If it is needed, a bucket also ends at every place
   // where a stage may end. The norm then has the same bits for any number of stages.
   std::vector<int> ends;
-  if (update_waits_for_gradient())
+  if (update_needs_whole_gradient())
     for (const Cut& cut : possible_cuts(stage.model)) {
       const auto first = std::ranges::find_if(stage.model.parameters(),
                                               [&](const ParameterSpec& spec) { return spec.layer >= cut.layer; });
       ends.push_back(static_cast<int>(first - stage.model.parameters().begin()));
     }
-  if (options.bucket_bytes != 0 || update_waits_for_gradient())
+  if (options.bucket_bytes != 0 || update_needs_whole_gradient())
     return stage.table->buckets(options.bucket_bytes != 0 ? options.bucket_bytes : usual_bytes, /*last_bytes=*/0, ends);
   return automatic_buckets(options, *stage.table, usual_bytes);
 }

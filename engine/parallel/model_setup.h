@@ -54,7 +54,7 @@ struct ModelSetup {
   int shards() const { return shards_of(options); }       // of a batch, over all replicas
   int local_shards() const { return shards() / size(); }  // of one replica
   bool scales_loss() const { return options.amp == Amp::float16; }
-  bool update_waits_for_gradient() const {
+  bool update_needs_whole_gradient() const {
     return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip || scales_loss();
   }
   bool folds_norms() const {

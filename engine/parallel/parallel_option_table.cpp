@@ -1,3 +1,4 @@
+// The rows of DataParallelOptions: devices, training (label smoothing, seed, averages), precision, pipelines.
 #include "engine/parallel/parallel_option_table.h"
 
 #include <fmt/format.h>

@@ -105,7 +105,7 @@ std::vector<kernels::LinkEnd> ReplicaSet::ends_of_links(std::size_t number) cons
 
 std::vector<NormOfStages> ReplicaSet::join_norms(const std::vector<std::vector<Bucket>>& buckets) {
   std::vector<NormOfStages> norms(replicas.size());
-  if (!setup.pipelined() || !setup.update_waits_for_gradient()) return norms;
+  if (!setup.pipelined() || !setup.update_needs_whole_gradient()) return norms;
   kernels::Backend& backend = kernels::backend(setup.options.devices.front().kind);
   std::vector<std::int64_t> blocks;
   for (std::size_t stage = buckets.size(); stage-- > 0;) blocks.push_back(norm_blocks(buckets[stage]));

@@ -2,11 +2,12 @@
 //
 //   train             wait for the weights of the last step, upload the numbers that change
 //     scatter         give each shard its rows of the micro-batch
-//     train_micro_batch, as a graph once the same kind of step has run before
+//     train_micro_batch, as a graph from the third step of its kind on (step_graphs.h)
 //       forward       all shards; batch normalisation may exchange statistics between segments
 //       loss          where the logits are, or on the master
-//       backward      a bucket of gradients is reduced, updated and sent back as soon as it is complete (gradient_sync)
-//       update        here if it must see the whole gradient first, then the moving average
+//       backward      as soon as a bucket of gradients is complete, it is reduced, its weights are updated and
+//                     distributed (gradient_sync)
+//       finish_update the update, if it needs the norm of the whole gradient; then the moving average
 //
 // With a pipeline, train_pipelined() runs forward, loss and backward of single items in the order of the schedule. A
 // graph can capture it.
@@ -24,7 +25,8 @@ TrainingStep::TrainingStep(ReplicaSet& team, StepGraphs& graphs, GatheredLoss& g
                            const MovingAverages& averages)
     : team_(team), setup_(team.setup), graphs_(graphs), gathered_loss_(gathered_loss), averages_(averages) {
   const int items = setup_.options.grad_accum_steps * setup_.local_shards();
-  for (int stage = 0; stage < setup_.stage_count() && setup_.pipelined(); ++stage)
+  if (!setup_.pipelined()) return;
+  for (int stage = 0; stage < setup_.stage_count(); ++stage)
     actions_.push_back(actions_of(setup_.options.pipeline.schedule, stage, setup_.stage_count(), items));
 }
 
@@ -35,21 +37,22 @@ void TrainingStep::train(Replica& replica, GradientSync& gradient_sync, const Ba
   gradient_sync.wait_for_weights();
   replica.upload_inputs(inputs);
   gradient_sync.optimizer().use(update);
-  gradient_sync.begin(team_.step, !setup_.update_waits_for_gradient());
+  gradient_sync.begin(team_.step, !setup_.update_needs_whole_gradient());
   if (setup_.pipelined()) {
     for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
       replica.progress().reach_micro_batch(micro * replica.local_shards());
       scatter(replica, batch, setup_.micro_batch(batch.size(), micro), micro, /*training=*/true, /*gathers=*/false);
     }
     graphs_.run(team_.local(replica), 0, [&] { train_pipelined(replica, gradient_sync); });
-  }
-  for (int micro = 0; micro < setup_.options.grad_accum_steps && !setup_.pipelined(); ++micro) {
-    const Range rows = setup_.micro_batch(batch.size(), micro);
-    replica.progress().reach_micro_batch(micro);
-    scatter(replica, batch, rows, micro, /*training=*/true, on_master);
-    if (on_master) gathered_loss_.upload_labels(replica, batch, rows);
-    graphs_.run(team_.local(replica), static_cast<std::size_t>(micro),
-                [&] { train_micro_batch(replica, gradient_sync, rows.size(), micro); });
+  } else {
+    for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
+      const Range rows = setup_.micro_batch(batch.size(), micro);
+      replica.progress().reach_micro_batch(micro);
+      scatter(replica, batch, rows, micro, /*training=*/true, on_master);
+      if (on_master) gathered_loss_.upload_labels(replica, batch, rows);
+      graphs_.run(team_.local(replica), static_cast<std::size_t>(micro),
+                  [&] { train_micro_batch(replica, gradient_sync, rows.size(), micro); });
+    }
   }
   replica.context().flush();
   replica.throttle();
@@ -57,7 +60,8 @@ void TrainingStep::train(Replica& replica, GradientSync& gradient_sync, const Ba
   check_finite(replica);
 }
 
-// Forward to backward; for the last micro-batch also the update. Reads no host memory.
+// Forward to backward; for the last micro-batch also the update. A CUDA graph may capture it, so on GPUs it reads no
+// host memory.
 void TrainingStep::train_micro_batch(Replica& replica, GradientSync& gradient_sync, std::int64_t rows, int micro) {
   const bool accumulate = micro > 0, last = micro + 1 == setup_.options.grad_accum_steps;
   replica.make_images();
@@ -65,21 +69,21 @@ void TrainingStep::train_micro_batch(Replica& replica, GradientSync& gradient_sy
     const Items shards{first, first + replica.lanes()};
     forward(replica, shards, /*training=*/true);
     if (setup_.options.loss == LossAt::gathered)
-      loss_on_master(replica, rows);
+      gathered_loss(replica, rows);
     else
       loss(replica, shards);
     check_finite(replica);  // before the reduction spreads a NaN to all replicas
     backward(replica, gradient_sync, shards, accumulate, last);
   }
-  if (last) update(replica, gradient_sync);
+  if (last) finish_update(replica, gradient_sync);
 }
 
-// Runs all micro-batches of the step on one stage of the replica. Reads no host memory.
+// Runs all micro-batches of the step on one stage of the replica. As train_micro_batch, it may be captured.
 void TrainingStep::train_pipelined(Replica& replica, GradientSync& gradient_sync) {
   const int micro_batches = setup_.options.grad_accum_steps;
   replica.make_images();
   for (const Action& action : actions_[static_cast<std::size_t>(replica.stage())]) {
-    const Items item{action.micro_batch, action.micro_batch + 1};
+    const Items item{action.micro_batch, action.micro_batch + 1};  // the micro-batches of a schedule are items
     const int micro = item.begin / replica.local_shards();
     replica.progress().reach_micro_batch(item.begin);
     if (action.work == Work::forward) {
@@ -92,13 +96,13 @@ void TrainingStep::train_pipelined(Replica& replica, GradientSync& gradient_sync
                action.work);
     }
   }
-  update(replica, gradient_sync);
+  finish_update(replica, gradient_sync);
 }
 
 // Sets the inputs of this replica's shards of a micro-batch. A shard without rows has no plan and computes nothing.
 void TrainingStep::scatter(Replica& replica, const Batch& batch, Range rows, int micro, bool training, bool gathers) {
   replica.enter(Phase::scatter);
-  fails(replica, Phase::scatter);
+  run_failpoints(replica, Phase::scatter);
   const int first = setup_.pipelined() ? micro * replica.local_shards() : 0;
   for (int shard = 0; shard < replica.local_shards(); ++shard) {
     const Range own = setup_.rows_of(rows.size(), replica.rank(), shard);
@@ -113,10 +117,11 @@ void TrainingStep::scatter(Replica& replica, const Batch& batch, Range rows, int
 // With a pipeline, `items` is one item.
 void TrainingStep::forward(Replica& replica, Items items, bool training) {
   replica.enter(Phase::forward);
-  const bool nan = fails(replica, Phase::forward), last_stage = setup_.is_last(replica.stage());
+  const bool nan = run_failpoints(replica, Phase::forward), last_stage = setup_.is_last(replica.stage());
   const std::size_t number = team_.local(replica);
-  for (int item = items.begin; item < items.end && !training; ++item)
-    if (const Plan* const own = replica.select(item)) replica.fold(*own, team_.weights_version);
+  if (!training)
+    for (int item = items.begin; item < items.end; ++item)
+      if (const Plan* const own = replica.select(item)) replica.fold(*own, team_.weights_version);
   const Plan* const plan = replica.select(items.begin);
   if (plan != nullptr && replica.stage() > 0)
     receive(replica, *team_.forward_links[number - 1], plan->input(), items.begin);
@@ -129,7 +134,7 @@ void TrainingStep::forward(Replica& replica, Items items, bool training) {
   replica.select(items.begin);
   if (nan && plan != nullptr) plant_nan(replica, last_stage ? plan->logits() : plan->output().where);
   if (plan != nullptr && !last_stage) send(replica, *team_.forward_links[number], plan->output(), items.begin);
-  if (training && items.end % replica.local_shards() == 0)
+  if (training && items.end % replica.local_shards() == 0)  // after the last shard of a micro-batch
     update_running_statistics(replica, items.end - replica.local_shards());
 }
 
@@ -137,7 +142,7 @@ void TrainingStep::forward(Replica& replica, Items items, bool training) {
 // updated already.
 void TrainingStep::forward_again(Replica& replica, Items item) {
   replica.enter(Phase::forward);
-  const bool nan = fails(replica, Phase::forward);
+  const bool nan = run_failpoints(replica, Phase::forward);
   const Plan* const plan = replica.select(item.begin);
   if (plan != nullptr && saves_input(replica))
     replica.compute().copy(replica.at(plan->input().where), replica.saved_input(), plan->input().desc.layout.bytes);
@@ -175,9 +180,9 @@ void TrainingStep::loss(Replica& replica, Items items) {
     if (const Plan* plan = replica.select(item)) replica.run(plan->loss());
 }
 
-void TrainingStep::loss_on_master(Replica& replica, std::int64_t rows) {
+void TrainingStep::gathered_loss(Replica& replica, std::int64_t rows) {
   replica.enter(Phase::loss);
-  fails(replica, Phase::loss);
+  run_failpoints(replica, Phase::loss);
   gathered_loss_.run(replica, rows);
 }
 
@@ -185,15 +190,15 @@ void TrainingStep::loss_on_master(Replica& replica, std::int64_t rows) {
 void TrainingStep::backward(Replica& replica, GradientSync& gradient_sync, Items items, bool accumulate, bool last,
                             Work work) {
   replica.enter(Phase::backward);
-  const bool nan = fails(replica, Phase::backward), last_stage = setup_.is_last(replica.stage());
+  const bool nan = run_failpoints(replica, Phase::backward), last_stage = setup_.is_last(replica.stage());
   const std::size_t number = team_.local(replica);
   const int first = items.begin / replica.local_shards() * replica.local_shards();
   int working = 0;
   for (int shard = 0; shard < replica.local_shards(); ++shard) working += replica.plan_of(first + shard) != nullptr;
-  // Shards without rows are last. Their gradients must be zero before the last shard with rows reports buckets as
-  // ready.
-  for (int shard = working; shard < replica.local_shards() && items.begin == first && !accumulate; ++shard)
-    replica.zero_gradients(shard);
+  // Shards without rows have the highest numbers. Their gradients must be zero before the last shard with rows reports
+  // buckets as ready.
+  if (items.begin == first && !accumulate)
+    for (int shard = working; shard < replica.local_shards(); ++shard) replica.zero_gradients(shard);
   const Plan* const plan = replica.select(items.begin);
   const Stage& stage = setup_.stage_of(replica);
   const auto report = [&](int item, const PlanStep& step) {
@@ -215,13 +220,13 @@ void TrainingStep::backward(Replica& replica, GradientSync& gradient_sync, Items
       send(replica, *team_.backward_links[number - 1], plan->input_grad(), items.begin);
   }
   if (work != Work::input_gradient && last && items.end == first + replica.local_shards())
-    gradient_sync.entries_ready(0);  // remaining buckets; without rows, all
+    gradient_sync.entries_ready(0);  // all buckets that are not reported yet
 }
 
-// Call it after the last backward pass of the step.
-void TrainingStep::update(Replica& replica, GradientSync& gradient_sync) {
+// Updates what was not updated bucket by bucket. Called after the last backward pass of the step.
+void TrainingStep::finish_update(Replica& replica, GradientSync& gradient_sync) {
   replica.enter(Phase::update);
-  if (setup_.update_waits_for_gradient()) gradient_sync.update(/*norm=*/true);
+  if (setup_.update_needs_whole_gradient()) gradient_sync.update(/*norm=*/true);
   update_average(replica, gradient_sync);
 }
 
@@ -246,7 +251,7 @@ void TrainingStep::receive(Replica& replica, kernels::Link& link, const Border& 
 
 // Runs a pass of the plans of some items. The pass is split into segments at each statistic that needs all shards. An
 // all-gather between replicas ends each segment but the last. after(item, step) runs after each step of a plan.
-// idle(segment) runs in segment `segment` on a replica without rows, before the segment's all-gather.
+// On a replica without rows, idle(segment) runs before each all-gather and at the end.
 template <typename After, typename Idle>
 void TrainingStep::run_pass(Replica& replica, Items items, const std::vector<PlanStep>& (Plan::*pass)() const,
                             const std::vector<Gather>& gathers, After&& after, Idle&& idle) {
@@ -302,7 +307,7 @@ void TrainingStep::forward_alone(Replica& replica, GradientSync& gradient_sync, 
   gradient_sync.wait_for_weights();
   replica.upload_inputs(inputs);
   scatter(replica, batch, {0, rows}, /*micro=*/0, training, /*gathers=*/true);
-  forward(replica, {}, training);
+  forward(replica, Items{0, 1}, training);
   gathered_loss_.gather_logits(replica, rows);
   replica.context().flush();
   replica.compute().synchronize();
@@ -316,7 +321,7 @@ void TrainingStep::backward_alone(Replica& replica, GradientSync& gradient_sync,
     const Tensor part = logits_grad.rows(own.begin, own.end);
     replica.compute().copy(replica.at(plan->logits_grad()), part.raw(), part.bytes());
   }
-  backward(replica, gradient_sync, {}, /*accumulate=*/false, /*last=*/true);
+  backward(replica, gradient_sync, Items{0, 1}, /*accumulate=*/false, /*last=*/true);
   replica.context().flush();
   gradient_sync.synchronize();
   replica.compute().synchronize();
@@ -328,7 +333,7 @@ void TrainingStep::update_alone(Replica& replica, GradientSync& gradient_sync, c
   replica.upload_inputs(inputs);
   gradient_sync.optimizer().use(update);
   gradient_sync.begin(team_.step, /*per_bucket=*/false);
-  gradient_sync.update(setup_.update_waits_for_gradient());
+  gradient_sync.update(setup_.update_needs_whole_gradient());
   update_average(replica, gradient_sync);
   replica.context().flush();
   check_finite(replica);

@@ -1,5 +1,5 @@
-// One step of data-parallel training on one replica. Each function runs on that replica's worker thread and only
-// enqueues work; streams and events order it. Read training_step.cpp from top to bottom to see the order.
+// One step of data-parallel training on one replica. Each function runs on that replica's worker thread. It enqueues
+// work, which streams and events order; the end of a step and the `_alone` functions wait. Read training_step.cpp from top to bottom to see the order.
 #pragma once
 
 #include <vector>
@@ -20,7 +20,7 @@ class TrainingStep {
   TrainingStep(ReplicaSet& team, StepGraphs& graphs, GatheredLoss& gathered_loss, const MovingAverages& averages);
 
   // --- a whole step -------------------------------------------------------------------------------------------
-  // `batch` must stay unchanged until the step after next. `inputs` are equal on every replica.
+  // `batch` must stay unchanged until the step after next begins. `inputs` are equal on every replica.
   void train(Replica& replica, GradientSync& gradient_sync, const Batch& batch, const kernels::StepInputs& inputs,
              const UpdateKind& update);
   // `store`: also stores the logits there; may be null.
@@ -41,7 +41,7 @@ class TrainingStep {
 
  private:
   struct Items {  // of a replica: see replica.h
-    int begin = 0, end = 1;
+    int begin, end;
   };
 
   void train_micro_batch(Replica& replica, GradientSync& gradient_sync, std::int64_t rows, int micro);
@@ -51,11 +51,11 @@ class TrainingStep {
   void forward_again(Replica& replica, Items item);
   void update_running_statistics(Replica& replica, int first_item);
   void loss(Replica& replica, Items items);
-  void loss_on_master(Replica& replica, std::int64_t rows);
+  void gathered_loss(Replica& replica, std::int64_t rows);
   void evaluate(Replica& replica, Items items, const Batch& batch, kernels::Range rows, LogitsStore* store);
   void backward(Replica& replica, GradientSync& gradient_sync, Items items, bool accumulate, bool last,
                 Work work = Work::backward);
-  void update(Replica& replica, GradientSync& gradient_sync);
+  void finish_update(Replica& replica, GradientSync& gradient_sync);
   void update_average(Replica& replica, GradientSync& gradient_sync);
   void send(Replica& replica, kernels::Link& link, const Border& border, int item);
   void receive(Replica& replica, kernels::Link& link, const Border& border, int item);
@@ -68,7 +68,7 @@ class TrainingStep {
   void check_finite(Replica& replica);
   void plant_nan(Replica& replica, Ref place);
   // Runs the failpoints of this phase, which may throw or wait. Returns whether one plants a NaN.
-  bool fails(const Replica& replica, Phase phase) {
+  bool run_failpoints(const Replica& replica, Phase phase) {
     return setup_.failpoints.hit(
         {phase, replica.rank(), team_.step, replica.stage(), replica.progress().micro_batch()});
   }
@@ -78,7 +78,7 @@ class TrainingStep {
   StepGraphs& graphs_;
   GatheredLoss& gathered_loss_;
   const MovingAverages& averages_;
-  std::vector<std::vector<Action>> actions_;  // of each stage of a pipeline; an action's micro-batch is an item
+  std::vector<std::vector<Action>> actions_;  // of each stage of a pipeline
   std::vector<std::int64_t> row_numbers_;     // 0, 1, 2, ...: dropout's sample keys for batches without samples
 };
 

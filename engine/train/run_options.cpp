@@ -1,3 +1,4 @@
+// The rows of TrainerOptions. Those of its optimizer and of its DataParallelOptions are in the tables included below.
 #include "dp/run_options.h"
 
 #include <fmt/format.h>

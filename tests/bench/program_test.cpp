@@ -1,6 +1,7 @@
 // dp_bench from a user's point of view.
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "apps/dp_bench/step.h"
 #include "bench/run_for_json.h"
@@ -125,7 +126,12 @@ TEST_CASE("step: every variant of dp runs in two rounds and writes a page, and m
 }
 
 TEST_CASE("ops: both kinds of layer have times, floors and a sum") {
-  const json out = run_for_json("ops --cpu -b 4 --rounds 2 --steps 1 --threads 1 --without-pytorch");
+  const TemporaryFolder folder;
+  const json out = run_for_json("ops --cpu -b 4 --rounds 2 --steps 1 --threads 1 --without-pytorch --markdown " +
+                                (folder / "ops.md"));
+  // Times have three decimals, their share of a step has two.
+  CHECK(std::regex_search(read_text(folder / "ops.md"),
+                          std::regex(R"(fc2 linear_forward.* GFLOP/s \| \d+\.\d{3} \| \d+\.\d\d \|)")));
   const json& section = out.at("sections").at(1);
   const json& convolution = row_of(section, "op", "conv2 conv2d_forward (32x26x26 -> 64, 3x3/1)");
   CHECK(convolution.at("ms") > 0);

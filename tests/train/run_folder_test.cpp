@@ -42,6 +42,10 @@ TEST_CASE("an unused run folder is removed with the parents made for it, and a u
   std::filesystem::create_directory(temp / "config.toml");  // blocks the name
   expect_error(ErrorCode::io, {"config.toml"}, [&] { RunFolder(temp.path()).begin("", std::nullopt); });
   CHECK_FALSE(std::filesystem::exists(temp / "metrics.jsonl"));
+  std::filesystem::remove(temp / "config.toml");
+  std::filesystem::create_directory(temp / "metrics.csv");  // blocks the second file of a run
+  expect_error(ErrorCode::io, {"metrics.csv"}, [&] { RunFolder(temp.path()).begin("", std::nullopt); });
+  CHECK_FALSE(std::filesystem::exists(temp / "metrics.jsonl"));
   RunFolder(temp / "a/b").begin("", std::nullopt);
   CHECK(std::filesystem::exists(temp / "a/b/config.toml"));
   CHECK_FALSE(std::filesystem::exists(temp / "a/b/.lock"));

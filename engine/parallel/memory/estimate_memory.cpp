@@ -67,7 +67,7 @@ class Estimate {
       updated += engine::updated_by(bucket, o.reduce, rank, setup_.size()).size();
     use.optimizer = engine::LocalOptimizer::state_bytes(update_, updated, setup_.element_bytes());
     // All stages hold the partial sums of the norm of the whole gradient.
-    const bool joins = setup_.pipelined() && setup_.update_waits_for_gradient();
+    const bool joins = setup_.pipelined() && setup_.update_needs_whole_gradient();
     use.other += (joins ? norm_bytes_ : engine::norm_bytes(buckets)) + setup_.stage(stage).groups->map().size();
     if (o.ema_decay && rank == 0) use.average = engine::MovingAverage::bytes(sizes);
     return use;

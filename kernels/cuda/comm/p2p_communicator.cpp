@@ -10,7 +10,7 @@
 namespace dp::kernels::cuda {
 namespace {
 
-// Bytes. Below this size one round over the whole data is faster than two rounds over slices.
+// Bytes, for broadcast and reduce. Below this size one round over the whole data is faster than two rounds over slices.
 constexpr std::size_t kOneRound = 128 * 1024;
 
 std::byte* bytes_of(void* data) { return static_cast<std::byte*>(data); }

@@ -1,5 +1,6 @@
-// OptimizerUpdate, MovingAverage, GradNormPartials, GradNormFinish. Compiled without contraction of a*b+c (nvcc
-// -fmad=false, host compilers -ffp-contract=off), so that each new value is the same in every build and on the CPU.
+// OptimizerUpdate, MovingAverage, GradNormPartials, GradNormFinish. The formula of each optimizer is in
+// kernels/update_rules.h. Compiled without contraction of a*b+c (nvcc -fmad=false, host compilers -ffp-contract=off),
+// so that each new value is the same in every build and on the CPU.
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/ops/elementwise.h"
 #include "kernels/cuda/runtime/block_reduce.h"
@@ -13,7 +14,8 @@ constexpr int kFinishThreads = 1024;
 
 __device__ __forceinline__ bool is_finite(double value) { return value - value == 0; }
 
-// `first` and `second`: the state. `copy`: receives the new weights in type Copy. With Copy = float there is no copy.
+// `first` and `second`: the state. `copy`: the 16-bit weights that layers read (mixed
+// precision); not used if Copy is float.
 template <int kWidth, typename Element, typename Copy>
 __global__ void __launch_bounds__(kElementThreads)
     update_kernel(float* weights, const float* gradients, float* first, float* second, const std::uint8_t* groups,
