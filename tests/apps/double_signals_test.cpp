@@ -34,9 +34,12 @@ enum class Sender { person, timeout, manager, killall };
 void send_twice(const Program& program, Sender sender, int number, std::size_t pause) {
   switch (sender) {
     case Sender::timeout: ::kill(program.id(), number); return;
-    case Sender::killall:
-      for (const pid_t rank : children_of(program.id())) ::kill(rank, number);
+    case Sender::killall: {
+      std::vector<pid_t> first = children_of(program.id());
+      if (first.empty()) first.push_back(program.id());
+      for (const pid_t one : first) ::kill(one, number);
       break;
+    }
     case Sender::person:
     case Sender::manager: ::kill(program.id(), number);
   }

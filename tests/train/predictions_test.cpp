@@ -4,6 +4,7 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <regex>
 
 #include "data/formats/rgb_image.h"
 #include "dp/report.h"
@@ -195,6 +196,32 @@ TEST_CASE("a run with more than 100 classes has no predictions, and its page say
     const std::string page = read_text(folder + "/report.html");
     CHECK((page.find("Confusion matrix") != std::string::npos) == expected);
     CHECK((page.find("There is no confusion matrix") == std::string::npos) == expected);
+  }
+}
+
+TEST_CASE("the columns of a confusion matrix are named above it, with names and with numbers") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.max_steps = 1;
+  tiny_run(options);
+  nlohmann::json predictions = nlohmann::json::parse(read_text(temp / "predictions.json"));
+  for (const bool named : {false, true}) {
+    for (int k = 0; k < 10 && named; ++k) predictions["classes"][k] = "digit " + std::to_string(k);
+    write_text(temp / "predictions.json", predictions.dump());
+    write_report({temp.path()}, temp / "page.html");
+    const std::string page = read_text(temp / "page.html");
+    // The labels of the first two rows give the upper edge: a label is 3.5 below the middle of its row.
+    const std::regex row_label(R"(y=\"([0-9.]+)\" class=\"end\">)");
+    const std::regex column_label(named ? R"(translate\([0-9.]+ ([0-9.]+)\) rotate\(-90\)\">digit 0<)"
+                                        : R"(y=\"([0-9.]+)\" class=\"middle\">0<)");
+    const std::string matrix = page.substr(page.find(">predicted</text>"));
+    std::smatch first, second, column;
+    REQUIRE(std::regex_search(matrix, first, row_label));
+    const std::string rest = first.suffix();
+    REQUIRE(std::regex_search(rest, second, row_label));
+    REQUIRE(std::regex_search(matrix, column, column_label));
+    const double cell = std::stod(second[1]) - std::stod(first[1]), top = std::stod(first[1]) - cell / 2 - 3.5;
+    CHECK(std::stod(column[1]) < top);
   }
 }
 

@@ -15,6 +15,7 @@ namespace fs = std::filesystem;
 using namespace dp;
 using dp::test::expect_error;
 using dp::test::in_time;
+using dp::test::kTinyBatches;
 using dp::test::lines_of;
 using dp::test::read_text;
 using dp::test::run_until;
@@ -262,6 +263,28 @@ TEST_CASE("a stop ends the wait for a batch, and the run resumes after the finis
 }
 
 TEST_CASE("a stop during an evaluation leaves the evaluation to the resumed run") {
+  const TemporaryFolder temp;
+  std::atomic<int> stop{0};
+  TrainerOptions options = tiny_options(temp.path());
+  options.stop = &stop;
+  std::vector<std::int64_t> evaluated;
+  TrainerCallbacks callbacks;
+  callbacks.on_eval = [&](const EvalReport& report) { evaluated.push_back(report.step); };
+  callbacks.on_work = [&](const WorkReport& report) {
+    if (report.what == "Test" && report.done == 1) stop = 2;
+  };
+  CHECK(tiny_run(options, callbacks).interrupted);
+  CHECK(evaluated.empty());
+  CHECK(load_checkpoint(temp / "checkpoints/last").state.step == kTinyBatches);
+  options.stop = nullptr;
+  options.resume = "auto";
+  callbacks.on_work = nullptr;
+  const RunSummary resumed = tiny_run(options, callbacks);
+  CHECK(evaluated == std::vector<std::int64_t>{kTinyBatches, 2 * kTinyBatches, 3 * kTinyBatches});
+  CHECK(resumed.weights_sha256 == tiny_run(tiny_options()).weights_sha256);
+}
+
+TEST_CASE("a stop after the last evaluation does not interrupt a complete run") {
   const TemporaryFolder temp;
   std::atomic<int> stop{0};
   TrainerOptions options = tiny_options(temp.path());

@@ -1,9 +1,14 @@
 // The run folder: its lock, its metrics file, and atomic file creation.
 #include "engine/train/record/run_folder.h"
 #include "engine/base/atomic_text.h"
+#include "engine/base/durable.h"
+#include "engine/base/file_ops.h"
 
 #include <sys/stat.h>
 
+#include <map>
+
+#include "checkpoint/scoped_file_ops.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 #include "train/expect_error.h"
@@ -56,8 +61,10 @@ TEST_CASE("an unused run folder is removed with the parents made for it, and a u
 
 TEST_CASE("temporary files of killed runs are removed when the next run begins, and nothing else is") {
   const TemporaryFolder temp;
-  for (const char* left : {".config.toml.tmp-1-0", ".config.toml.tmp-4194303-17", ".summary.json.tmp-7-1"})
-    write_text(temp / left, "half");
+  const std::vector<std::string> leftovers = {".config.toml.tmp-1-0",  ".config.toml.tmp-4194303-17",
+                                              ".summary.json.tmp-7-1", ".env.json.tmp-7-1",
+                                              ".report.html.tmp-7-1",  ".predictions.json.tmp-7-1"};
+  for (const std::string& left : leftovers) write_text(temp / left, "half");
   const std::vector<std::string> others = {"config.toml.tmp-1-0",  ".config.toml.tmp",    ".config.toml.tmp-1",
                                            ".config.toml.tmp-1-",  ".config.toml.tmp--1", ".config.toml.tmp-1-x",
                                            ".config.toml.bak-1-0", ".notes.tmp-1-0",      ".metrics.jsonl.tmp-1-0"};
@@ -68,10 +75,45 @@ TEST_CASE("temporary files of killed runs are removed when the next run begins, 
     CHECK(std::filesystem::exists(temp / ".config.toml.tmp-1-0"));
     folder.begin("", std::nullopt);
   }
-  for (const char* left : {".config.toml.tmp-1-0", ".config.toml.tmp-4194303-17", ".summary.json.tmp-7-1"})
-    CHECK_FALSE(std::filesystem::exists(temp / left));
+  for (const std::string& left : leftovers) CHECK_FALSE(std::filesystem::exists(temp / left));
   for (const std::string& other : others) CHECK(read_text(temp / other) == "mine");
   CHECK(std::filesystem::exists(temp / ".config.toml.tmp-1-1"));
+}
+
+// Records folders that were created and not yet made durable by a sync of their parent.
+class CreatedFolders : public dp::FileOps {
+ public:
+  int open(int folder, const char* path, int flags, mode_t mode) override {
+    const int file = FileOps::open(folder, path, flags, mode);
+    if (file >= 0) opened_[file] = path;
+    return file;
+  }
+  int fsync(int file) override {
+    std::erase_if(unsynced, [&](const std::string& path) { return dp::split_path(path).parent == opened_[file]; });
+    return FileOps::fsync(file);
+  }
+  int mkdir(const char* path, mode_t mode) override {
+    const int result = FileOps::mkdir(path, mode);
+    if (result == 0) unsynced.emplace_back(path), ++created;
+    return result;
+  }
+
+  int created = 0;
+  std::vector<std::string> unsynced;
+
+ private:
+  std::map<int, std::string> opened_;
+};
+
+TEST_CASE("a new run folder and the parents made for it outlast a power loss") {
+  const TemporaryFolder temp;
+  CreatedFolders ops;
+  {
+    const dp::test::ScopedFileOps scope(ops);
+    RunFolder(temp / "a/b/c").begin("", std::nullopt);
+  }
+  CHECK(ops.created == 4);  // the three of the path, and checkpoints
+  CHECK(ops.unsynced.empty());
 }
 
 TEST_CASE("an empty path writes nothing") {

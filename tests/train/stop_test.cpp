@@ -48,6 +48,22 @@ TEST_CASE("a run that stops early at its accuracy leaves a summary of its steps"
   CHECK(json["weights_sha256"] == weights_sha256(load_checkpoint(temp / "run/checkpoints/last").weights));
 }
 
+TEST_CASE("an evaluation alone that is stopped is interrupted and has no result") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.max_steps = 1;
+  tiny_run(options);
+  for (const bool stopped : {false, true}) {
+    std::atomic<int> stop{stopped ? 2 : 0};
+    TrainerOptions again = tiny_options();
+    again.resume = temp.path();
+    again.stop = &stop;
+    const RunSummary summary = Trainer(dp::test::tiny_model(), dp::test::tiny_digits(), again).evaluate();
+    CHECK(summary.interrupted == stopped);
+    CHECK((summary.test_loss > 0) != stopped);
+  }
+}
+
 TEST_CASE("a run that stops before its first evaluation or step has no result to report") {
   for (const std::int64_t steps : {0, 3}) {
     const TemporaryFolder temp;

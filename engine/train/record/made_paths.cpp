@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "engine/base/durable.h"
+#include "engine/base/file_ops.h"
+
 namespace dp {
 
 namespace fs = std::filesystem;
@@ -18,8 +21,9 @@ int MadePaths::make_folders(const std::string& path) {
   fs::path folder;
   for (const fs::path& part : fs::path(path)) {
     folder /= part;
-    if (::mkdir(folder.c_str(), 0777) == 0) {
+    if (file_ops().mkdir(folder.c_str(), 0777) == 0) {
       paths_.push_back(folder.string());
+      sync_folder(split_path(folder.string()).parent);
       continue;
     }
     const int error = errno;

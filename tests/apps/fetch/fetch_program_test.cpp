@@ -80,7 +80,7 @@ void check_interrupted(Program& program, int number, Ends& ends, const std::func
   while (!blocked() && in_time(begin, 2)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
   CHECK(blocked());
   ::kill(program.id(), number);
-  const bool ended = ends.of(program);
+  const bool ended = ends.of(program, "fetch");
   CHECK(ended);
   if (!ended) ::kill(program.id(), SIGKILL);
   const Outcome outcome = program.wait();
