@@ -17,6 +17,7 @@ class FailingOps final : public UnsyncedOps {
   FailingOps(int at, int error, bool persistent, bool exchanges)
       : at_(at), error_(error), persistent_(persistent), exchanges_(exchanges) {}
   int calls() const { return calls_; }
+  bool failed_a_change() const { return failed_a_change_; }  // not a read, nor a removal
 
   int open(int folder, const char* path, int flags, mode_t mode) override {
     return fails(true) ? -1 : FileOps::open(folder, path, flags, mode);
@@ -33,10 +34,10 @@ class FailingOps final : public UnsyncedOps {
     return fails(false) ? -1 : 0;
   }
   int mkdir(const char* path, mode_t mode) override { return fails(true) ? -1 : FileOps::mkdir(path, mode); }
-  int rename(const char* from, const char* to) override { return fails(false) ? -1 : FileOps::rename(from, to); }
+  int rename(const char* from, const char* to) override { return change_fails() ? -1 : FileOps::rename(from, to); }
   int exchange(const char* a, const char* b) override {
     if (!exchanges_) return errno = EINVAL, -1;
-    return fails(false) ? -1 : FileOps::exchange(a, b);
+    return change_fails() ? -1 : FileOps::exchange(a, b);
   }
   int unlink(const char* path) override { return fails(false) ? -1 : FileOps::unlink(path); }
   int rmdir(const char* path) override { return fails(false) ? -1 : FileOps::rmdir(path); }
@@ -45,12 +46,18 @@ class FailingOps final : public UnsyncedOps {
   bool fails(bool makes) {
     const int call = calls_++;
     if (call != at_ && !(persistent_ && makes && call > at_)) return false;
+    failed_a_change_ = failed_a_change_ || makes;
     errno = error_;
     return true;
   }
+  bool change_fails() {
+    const bool failed = fails(false);
+    failed_a_change_ = failed_a_change_ || failed;
+    return failed;
+  }
 
   int at_, error_, calls_ = 0;
-  bool persistent_, exchanges_;
+  bool persistent_, exchanges_, failed_a_change_ = false;
 };
 
 // Every read and write is short and is interrupted before it continues.
@@ -89,6 +96,7 @@ int fail_each_call_of_a_save(bool old_exists, int error, bool persistent, bool e
     }
     INFO("call " << at << ", old " << old_exists << ", " << outcome.text);
     const bool saved = outcome.text.empty();
+    CHECK_FALSE((saved && ops.failed_a_change()));
     const int hidden = count_hidden(run / "checkpoints");
     if (!saved) {
       ++refused;

@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "data/small_dataset.h"
 #include "data/threads.h"
@@ -132,6 +133,11 @@ TEST_CASE("a stopped wait ends without a batch, and the loader ends after the im
   ready.start(0);
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   CHECK(ready.next() != nullptr);  // the batch is ready
+  bool asked = false;              // to stop, once
+  Loader once(dataset, {.batch_size = 100, .shuffle = false, .stop = [&] { return !std::exchange(asked, true); }});
+  once.start(0);  // a batch takes two seconds
+  CHECK(once.next() == nullptr);
+  CHECK(once.next() == nullptr);
 }
 
 TEST_CASE("invalid loader options and starts are rejected") {

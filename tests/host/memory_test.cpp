@@ -56,6 +56,22 @@ TEST_CASE("a buffer's contents are read into other memory") {
   }
 }
 
+TEST_CASE("shared memory without a free file descriptor is an error with the reason") {
+  rlimit before{};
+  ::getrlimit(RLIMIT_NOFILE, &before);
+  rlimit none = before;
+  none.rlim_cur = 0;
+  ::setrlimit(RLIMIT_NOFILE, &none);
+  std::string text;
+  try {
+    kernels::allocate_shared(100);
+  } catch (const Error& error) {
+    text = error.what();
+  }
+  ::setrlimit(RLIMIT_NOFILE, &before);
+  CHECK(text == "cannot create shared memory: Too many open files");
+}
+
 TEST_CASE("the address space reserved for a thread's stack has the size of new threads' stacks") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   DP_SKIP("the sanitizers' shadow memory does not fit in any limit");

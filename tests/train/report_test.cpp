@@ -1,6 +1,9 @@
 // report.html: what it shows, and that no input breaks it.
 #include "dp/report.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -99,6 +102,10 @@ TEST_CASE("with --profile the page and summary.json have the time of each layer"
   const std::string page = read_text(temp / "report.html");
   check_stands_alone(page);
   CHECK_THAT(page, Catch::Contains("The slowest layers") && Catch::Contains("conv") && !Catch::Contains("--profile<"));
+  const auto slowest = std::ranges::max_element(summary.layers, {}, &LayerTime::seconds);
+  const std::string row =
+      fmt::format("<tr><td>{}</td><td class=\"number\">{:.3f}</td>", slowest->name, 1e3 * slowest->seconds);
+  CHECK_THAT(page, Catch::Contains(row));
 }
 
 TEST_CASE("env.json has the memory of each replica by purpose") {

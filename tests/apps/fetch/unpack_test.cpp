@@ -3,8 +3,12 @@
 
 #include <archive.h>
 #include <archive_entry.h>
+#include <fcntl.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <set>
 
 #include "apps/dp_train/fetch/fetch.h"
@@ -62,11 +66,11 @@ struct Case {
               {{"a.bin", 4}, {"b.bin", 2}}};
     fs::create_directory(temp / "data");
   }
-  void fetch() const {
+  void fetch(bool quiet = true) const {
     const LocalServer server([&](const Request& request) { return part_of(bytes, request); });
     ::setenv("no_proxy", "127.0.0.1", 1);
     const std::atomic<int> stop{0};
-    dp_train::fetch(source, {.data_path = temp / "data", .mirror = server.address(), .quiet = true}, stop);
+    dp_train::fetch(source, {.data_path = temp / "data", .mirror = server.address(), .quiet = quiet}, stop);
   }
   std::set<std::string> found() const {
     std::set<std::string> names;
@@ -80,9 +84,23 @@ struct Case {
   dp_train::Source source;
 };
 
+// What `work` prints.
+std::string printed(const std::string& file, const std::function<void()>& work) {
+  std::fflush(stdout);
+  const int before = ::dup(STDOUT_FILENO), other = ::open(file.c_str(), O_CREAT | O_WRONLY, 0600);
+  ::dup2(other, STDOUT_FILENO);
+  work();
+  std::fflush(stdout);
+  ::dup2(before, STDOUT_FILENO);
+  ::close(before);
+  ::close(other);
+  return read_text(file);
+}
+
 TEST_CASE("an archive is unpacked and removed") {
   const Case one(kGood);
-  one.fetch();
+  const std::string text = printed(one.temp / "printed", [&] { one.fetch(/*quiet=*/false); });
+  CHECK_THAT(text, Catch::Contains("unpacking " + (one.temp / "data/set.tar.gz") + "\n"));
   CHECK(one.found() == std::set<std::string>{"set", "set/a.bin", "set/b.bin", "set/read.me"});
   CHECK(read_text(one.temp / "data/set/a.bin") == "aaaa");
 }
