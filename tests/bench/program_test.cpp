@@ -142,6 +142,7 @@ TEST_CASE("ops: both kinds of layer have times, floors and a sum") {
   CHECK(row_of(section, "op", "fc1+relu linear_backward_data (9216 -> 128)").at("unit") == "GFLOP/s");
   CHECK(row_of(out.at("sections").at(0), "op", "all").at("step_ms") > convolution.at("ms"));
   CHECK(out.at("facts").at("PyTorch") == "skipped by --without-pytorch");
+  CHECK(out.at("sections").at(0).at("rows").size() == 1);  // none of what PyTorch measured
 }
 
 TEST_CASE("comm: every collective between threads and between processes is correct and has bandwidths") {

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include "support/catch.h"
 
@@ -15,6 +16,9 @@ TEST_CASE("quantiles interpolate linearly, in any order of the values") {
   CHECK(quantile({4, 1, 3, 2}, 1) == 4);
   CHECK(quantile({7}, 0.75) == 7);
   CHECK(std::isnan(median({})));
+  std::vector<double> values{4, 1, 3, 2, std::nan("")};
+  values.pop_back();  // its memory still holds a NaN after the last value
+  CHECK(quantile(std::move(values), 1) == 4);
 }
 
 TEST_CASE("the interval of the median has 95 % confidence") {

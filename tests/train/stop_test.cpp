@@ -51,7 +51,7 @@ TEST_CASE("a run that stops early at its accuracy leaves a summary of its steps"
 TEST_CASE("an evaluation alone that is stopped is interrupted and has no result") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
-  options.max_steps = 1;
+  options.epochs = 1;
   tiny_run(options);
   for (const bool stopped : {false, true}) {
     std::atomic<int> stop{stopped ? 2 : 0};
@@ -60,6 +60,8 @@ TEST_CASE("an evaluation alone that is stopped is interrupted and has no result"
     again.stop = &stop;
     const RunSummary summary = Trainer(dp::test::tiny_model(), dp::test::tiny_digits(), again).evaluate();
     CHECK(summary.interrupted == stopped);
+    CHECK(summary.epochs == 1);
+    CHECK(summary.steps == dp::test::kTinyBatches);
     CHECK((summary.test_loss > 0) != stopped);
   }
 }

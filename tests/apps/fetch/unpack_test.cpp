@@ -146,6 +146,8 @@ TEST_CASE("archive entries that lead elsewhere are refused") {
 
 TEST_CASE("damaged archives are rejected") {
   const TemporaryFolder temp;
+  const std::atomic<int> never{0};
+  CHECK_THROWS_WITH(dp_train::unpack(temp / "none", temp / "out", never), Catch::Contains("Failed to open"));
   pack(temp / "good", {{"set/a.bin", std::string(100000, 'a')}});
   const std::string good = read_text(temp / "good");
   for (const std::string& bytes :
