@@ -93,7 +93,7 @@ TEST_CASE("signals on GPUs: planning and tuning end without a checkpoint") {
         program.wait_until_signals_are_handled();
         std::this_thread::sleep_for(std::chrono::seconds(1));
         ::kill(program.id(), number);
-        check_interrupted(program, number, ends.of(program));
+        check_interrupted(program, number, ends.of(program, what.front()));
         CHECK_FALSE(fs::exists(temp / "run/checkpoints/last"));
         return true;
       });
@@ -107,7 +107,7 @@ TEST_CASE("signals on GPUs: a hanging peer probe ends with the program") {
     Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp, "hangs"));
     REQUIRE(becomes([&] { return processes_of(temp, "dp_peer_probe") > 0; }));
     ::kill(program.id(), SIGTERM);
-    check_interrupted(program, SIGTERM, ends.of(program));
+    check_interrupted(program, SIGTERM, ends.of(program, "peer probe"));
     const auto gone = [&] { return processes_of(temp, "dp_peer_probe") == 0; };
     const bool in_time = becomes(gone, 2);
     CHECK(becomes(gone));
@@ -136,7 +136,7 @@ TEST_CASE("signals on GPUs: the command timeout ends --print-plan") {
     Program program(kResnet + Words{"--print-plan"}, temp.path(), simulated(temp),
                     {"/usr/bin/timeout", "--preserve-status", "-s", "TERM", "3"}, Program::Group::own);
     std::this_thread::sleep_for(std::chrono::seconds(3));
-    check_interrupted(program, SIGTERM, ends.of(program));
+    check_interrupted(program, SIGTERM, ends.of(program, "timeout"));
     return true;
   });
 }
