@@ -295,6 +295,19 @@ TEST_CASE("a stop after the last evaluation does not interrupt a complete run") 
   CHECK_FALSE(tiny_run(options, callbacks).interrupted);
 }
 
+TEST_CASE("options that a checkpoint does not record, or not as on or off, are not compared") {
+  const TemporaryFolder temp;
+  run_until(tiny_options(temp / "run"), 2);
+  for (const char* config : {"{}", R"({"no-shuffle": "yes", "drop-last": null})"}) {
+    Checkpoint checkpoint = load_checkpoint(temp / "run/checkpoints/last");
+    checkpoint.state.config = config;
+    save_checkpoint(temp / "run/checkpoints/last", checkpoint);
+    TrainerOptions options = tiny_options();
+    options.resume = temp / "run";
+    CHECK(tiny_run(options).weights_sha256 == tiny_run(tiny_options()).weights_sha256);
+  }
+}
+
 TEST_CASE("another model, data set or seed is rejected with both values named") {
   const TemporaryFolder temp;
   run_until(tiny_options(temp / "run"), 2);
