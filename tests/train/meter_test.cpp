@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "support/catch.h"
+#include "train/tiny_run.h"
 
 namespace {
 
@@ -46,6 +47,17 @@ TEST_CASE("the warm-up ends once, after ten steps") {
   meter.end_warmup();
   meter.add(1);
   CHECK_FALSE(meter.warmup_ends());
+}
+
+TEST_CASE("the throughput of a run leaves out slow first steps") {
+  dp::TrainerOptions options = dp::test::tiny_options();
+  options.epochs = 1;
+  dp::TrainerCallbacks callbacks;
+  callbacks.on_step = [](const dp::StepReport& report) {
+    if (report.step == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+  };
+  // The warm-up ends after one second. With the first step the rate would be at most 300 images in 1.2 s.
+  CHECK(dp::test::tiny_run(options, callbacks).images_per_second > 400);
 }
 
 TEST_CASE("the rate excludes the warm-up and everything before a mark") {

@@ -222,6 +222,11 @@ TEST_CASE("the columns of a confusion matrix are named above it, with names and 
     REQUIRE(std::regex_search(matrix, column, column_label));
     const double cell = std::stod(second[1]) - std::stod(first[1]), top = std::stod(first[1]) - cell / 2 - 3.5;
     CHECK(std::stod(column[1]) < top);
+    std::smatch axis;
+    const std::regex label(R"re(x="([0-9.]+)" y="11" class="middle">predicted<)re");
+    REQUIRE(std::regex_search(page, axis, label));
+    const double left = 360 - 1 - 10 * cell;  // of the columns; the view box is 360 wide
+    CHECK(std::stod(axis[1]) == Approx((left + 360) / 2).margin(1));
   }
 }
 

@@ -113,6 +113,7 @@ TEST_CASE("env.json has the memory of each replica by purpose") {
   Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), tiny_options(temp.path()));
   trainer.run();
   const auto memory = nlohmann::json::parse(read_text(temp / "env.json"))["parts"][0]["memory"];
+  const std::string page = read_text(temp / "report.html");
   REQUIRE(memory.size() == 2);
   for (int replica = 0; replica < 2; ++replica) {
     const MemoryUse use = trainer.net().memory_use(replica);
@@ -121,6 +122,8 @@ TEST_CASE("env.json has the memory of each replica by purpose") {
     std::size_t sum = 0;
     for (const auto& bytes : found) sum += bytes.get<std::size_t>();
     CHECK(sum == use.total());
+    const double mebibytes = static_cast<double>(use.total()) / 1048576;
+    CHECK_THAT(page, Catch::Contains(fmt::format("class=\"end\">{:.3g}</text>", mebibytes)));
   }
 }
 
