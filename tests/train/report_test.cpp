@@ -123,7 +123,7 @@ TEST_CASE("env.json has the memory of each replica by purpose") {
     for (const auto& bytes : found) sum += bytes.get<std::size_t>();
     CHECK(sum == use.total());
     const double mebibytes = static_cast<double>(use.total()) / 1048576;
-    CHECK_THAT(page, Catch::Contains(fmt::format("class=\"end\">{:.3g}</text>", mebibytes)));
+    CHECK_THAT(page, Catch::Contains(fmt::format("class=\"end\">{:.4g}</text>", mebibytes)));
   }
 }
 
