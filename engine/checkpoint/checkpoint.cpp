@@ -20,8 +20,8 @@
 namespace dp {
 namespace {
 
-// Saving deletes what is at `path`. Throws unless that is nothing, a link, an empty folder or a checkpoint, complete or
-// damaged.
+// Saving deletes what is at `path`. Throws unless it is nothing, a link, an empty folder or a checkpoint (complete or
+// damaged).
 void refuse_anything_else(const std::string& path) {
   namespace fs = std::filesystem;
   std::error_code ignored;
@@ -109,7 +109,7 @@ void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint) {
     remove_tree(temporary);
     throw;
   }
-  if (!old.empty()) remove_tree(old);  // on failure the save is still complete; find_checkpoint deletes it later
+  if (!old.empty()) remove_tree(old);  // if this fails, find_checkpoint deletes the old one later
 }
 
 Checkpoint load_checkpoint(const std::string& folder) {

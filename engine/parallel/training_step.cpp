@@ -2,7 +2,7 @@
 //
 //   train             wait for the weights of the last step, upload the numbers that change
 //     scatter         give each shard its rows of the micro-batch
-//     train_micro_batch, as a graph from the third step of its kind on (step_graphs.h)
+//     train_micro_batch; a GPU may capture it in the second step of its kind, and then launches it as a graph
 //       forward       all shards; batch normalisation may exchange statistics between segments
 //       loss          where the logits are, or on the master
 //       backward      as soon as a bucket of gradients is complete, it is reduced, its weights are updated and
@@ -78,12 +78,12 @@ void TrainingStep::train_micro_batch(Replica& replica, GradientSync& gradient_sy
   if (last) finish_update(replica, gradient_sync);
 }
 
-// Runs all micro-batches of the step on one stage of the replica. As train_micro_batch, it may be captured.
+// Runs all micro-batches of the step on one stage of the replica. A CUDA graph may capture it, too.
 void TrainingStep::train_pipelined(Replica& replica, GradientSync& gradient_sync) {
   const int micro_batches = setup_.options.grad_accum_steps;
   replica.make_images();
   for (const Action& action : actions_[static_cast<std::size_t>(replica.stage())]) {
-    const Items item{action.micro_batch, action.micro_batch + 1};  // the micro-batches of a schedule are items
+    const Items item{action.micro_batch, action.micro_batch + 1};  // an Action counts items
     const int micro = item.begin / replica.local_shards();
     replica.progress().reach_micro_batch(item.begin);
     if (action.work == Work::forward) {

@@ -1,5 +1,6 @@
 // One step of data-parallel training on one replica. Each function runs on that replica's worker thread. It enqueues
-// work, which streams and events order; the end of a step and the `_alone` functions wait. Read training_step.cpp from top to bottom to see the order.
+// work, which streams and events order. The end of a step waits, and so do the functions named `_alone`. Read
+// training_step.cpp from top to bottom to see the order.
 #pragma once
 
 #include <vector>

@@ -22,7 +22,6 @@ template <typename PrimitiveDesc>
 bool is_naive(const PrimitiveDesc& pd) {
   return std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos;
 }
-inline bool is_naive(const HostOp& op) { return op.implementation().find("ref:") != std::string::npos; }
 
 // Sets the calling thread's number of OpenMP threads for the lifetime of this object.
 class OmpThreads {
@@ -66,7 +65,10 @@ class DnnlOp : public HostOp {
  public:
   template <typename PrimitiveDesc>
   DnnlOp(const dnnl::primitive& primitive, const PrimitiveDesc& pd, int threads)
-      : call_(primitive, pd.scratchpad_desc()), threads_(threads), implementation_(pd.impl_info_str()) {}
+      : call_(primitive, pd.scratchpad_desc()),
+        threads_(threads),
+        implementation_(pd.impl_info_str()),
+        naive_(is_naive(pd)) {}
   DnnlOp& input(int id, const DnnlDesc& md) { return call_.add_input(id, md), *this; }
   DnnlOp& output(int id, const DnnlDesc& md) { return call_.add_output(id, md), *this; }
   // The primitive does not take this argument.
@@ -76,12 +78,14 @@ class DnnlOp : public HostOp {
   void execute(std::span<void* const> args, void* workspace) override;
   std::size_t workspace_bytes() const override { return call_.scratchpad_bytes(); }
   std::string implementation() const override { return implementation_; }
+  bool is_fallback() const override { return naive_; }
 
  private:
   DnnlCall call_;
   int threads_;
   Position skipped_;
   std::string implementation_;
+  bool naive_;
 };
 
 }  // namespace dp::kernels

@@ -14,6 +14,8 @@ class HostOp : public Op {
            void* workspace) final;  // enqueues execute(); defined in host_stream.cpp
   const std::vector<TensorDesc>& tensors() const override { return tensors_; }
   std::string implementation() const override { return "plain"; }
+  // Whether this is a slow substitute, so that another layout may have a faster op.
+  virtual bool is_fallback() const { return false; }
 
  protected:
   std::vector<TensorDesc> tensors_;  // set by the derived class's constructor

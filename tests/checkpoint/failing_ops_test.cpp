@@ -17,7 +17,7 @@ class FailingOps final : public UnsyncedOps {
   FailingOps(int at, int error, bool persistent, bool exchanges)
       : at_(at), error_(error), persistent_(persistent), exchanges_(exchanges) {}
   int calls() const { return calls_; }
-  bool failed_a_change() const { return failed_a_change_; }  // not a read, nor a removal
+  bool failed_a_change() const { return failed_a_change_; }  // open, write, fsync, mkdir, rename or exchange
 
   int open(int folder, const char* path, int flags, mode_t mode) override {
     return fails(true) ? -1 : FileOps::open(folder, path, flags, mode);

@@ -14,6 +14,60 @@
 
 using namespace dp;
 
+namespace {
+
+// Sets the soft limit of a resource during its lifetime.
+class SoftLimit {
+ public:
+  SoftLimit(decltype(RLIMIT_AS) resource, rlim_t limit) : resource_(resource) {
+    REQUIRE(::getrlimit(resource_, &before_) == 0);
+    rlimit now = before_;
+    now.rlim_cur = limit;
+    REQUIRE(::setrlimit(resource_, &now) == 0);
+  }
+  ~SoftLimit() { ::setrlimit(resource_, &before_); }
+  SoftLimit(const SoftLimit&) = delete;
+  SoftLimit& operator=(const SoftLimit&) = delete;
+
+ private:
+  decltype(RLIMIT_AS) resource_;
+  rlimit before_{};
+};
+
+// Sets the stack size of new threads during its lifetime.
+class DefaultStack {
+ public:
+  explicit DefaultStack(std::size_t bytes) {
+    REQUIRE(::pthread_getattr_default_np(&before_) == 0);
+    pthread_attr_t now;
+    REQUIRE(::pthread_getattr_default_np(&now) == 0);
+    ::pthread_attr_setstacksize(&now, bytes);
+    ::pthread_setattr_default_np(&now);
+    ::pthread_attr_destroy(&now);
+  }
+  ~DefaultStack() {
+    ::pthread_setattr_default_np(&before_);
+    ::pthread_attr_destroy(&before_);
+  }
+  DefaultStack(const DefaultStack&) = delete;
+  DefaultStack& operator=(const DefaultStack&) = delete;
+
+ private:
+  pthread_attr_t before_;
+};
+
+template <typename Work>
+std::string error_of(const Work& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
 TEST_CASE("device memory is aligned, zeroed and of the requested size") {
   test::BareContext context;
   for (const std::size_t bytes :
@@ -56,48 +110,27 @@ TEST_CASE("a buffer's contents are read into other memory") {
   }
 }
 
-TEST_CASE("shared memory without a free file descriptor is an error with the reason") {
-  rlimit before{};
-  ::getrlimit(RLIMIT_NOFILE, &before);
-  rlimit none = before;
-  none.rlim_cur = 0;
-  ::setrlimit(RLIMIT_NOFILE, &none);
+TEST_CASE("if no file descriptor is free, allocating shared memory reports the reason") {
   std::string text;
-  try {
-    kernels::allocate_shared(100);
-  } catch (const Error& error) {
-    text = error.what();
+  {
+    const SoftLimit files(RLIMIT_NOFILE, 0);
+    text = error_of([] { kernels::allocate_shared(100); });
   }
-  ::setrlimit(RLIMIT_NOFILE, &before);
   CHECK(text == "cannot create shared memory: Too many open files");
 }
 
-TEST_CASE("the address space reserved for a thread's stack has the size of new threads' stacks") {
+TEST_CASE("StackReserve uses the stack size of new threads") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   DP_SKIP("the sanitizers' shadow memory does not fit in any limit");
 #endif
-  pthread_attr_t before, larger;
-  ::pthread_getattr_default_np(&before);
-  ::pthread_getattr_default_np(&larger);
   constexpr std::size_t kStack = std::size_t{24} << 20;
-  ::pthread_attr_setstacksize(&larger, kStack);
-  ::pthread_setattr_default_np(&larger);
-  rlimit unlimited{};
-  ::getrlimit(RLIMIT_AS, &unlimited);
-  rlimit limited = unlimited;
-  limited.rlim_cur = std::size_t{1} << 40;
-  ::setrlimit(RLIMIT_AS, &limited);
   std::string text;
-  try {
+  {
+    const DefaultStack stack(kStack);
+    const SoftLimit space(RLIMIT_AS, rlim_t{1} << 40);
     const kernels::StackReserve reserve(3);
-    kernels::require_address_space(std::size_t{1} << 41);
-  } catch (const Error& error) {
-    text = error.what();
+    text = error_of([] { kernels::require_address_space(std::size_t{1} << 41); });
   }
-  ::setrlimit(RLIMIT_AS, &unlimited);
-  ::pthread_setattr_default_np(&before);
-  ::pthread_attr_destroy(&before);
-  ::pthread_attr_destroy(&larger);
   CHECK_THAT(text,
              Catch::Contains("of which " + std::to_string(kernels::kAddressReserve + 3 * kStack) + " are reserved"));
 }

@@ -24,6 +24,7 @@ TEST_CASE("layouts have readable names") {
   CHECK(plain_cpu_layout({128, 9216}, DType::f64).name == "ab:f64(128, 9216)");
   CHECK(plain_cpu_layout({128, 9216}, DType::f64).bytes == 128 * 9216 * 8);
   CHECK(plain_cpu_layout({}, DType::f32).bytes == 4);
+  CHECK(plain_cpu_layout({7}, DType::i64).name == "a:i64(7,)");
 }
 
 TEST_CASE("layouts are equal if and only if every element has the same place") {

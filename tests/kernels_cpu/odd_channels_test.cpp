@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "kernels/cpu/cpu_layout.h"
-#include "kernels/cpu/dnnl_op.h"
+#include "kernels/cpu/cpu_op.h"
 #include "kernels/layer_calls.h"
 #include "support/catch.h"
 
@@ -32,7 +32,7 @@ TensorDesc with_tag(const Shape& shape, Tag tag) {
 
 void check_fast(const HostOp& op) {
   INFO(op.implementation());
-  CHECK_FALSE(is_naive(op));
+  CHECK_FALSE(op.is_fallback());
 }
 
 // The three passes as a plan calls them: images in `image`, every other layout chosen by the ops.

@@ -75,7 +75,7 @@ TEST_CASE("launchers: mpirun gives the same run") {
   conform(by_mpirun, {"--comm", "mpi"});  // MPI sums in its own order
 }
 
-TEST_CASE("launchers: a rank of mpirun whose MPI plugin cannot be loaded is told what to do") {
+TEST_CASE("launchers: without a loadable MPI plugin, a rank started by mpirun fails with a remedy") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   write_text(folder / "libdp_mpi.so", "not a library");

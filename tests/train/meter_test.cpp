@@ -49,15 +49,15 @@ TEST_CASE("the warm-up ends once, after ten steps") {
   CHECK_FALSE(meter.warmup_ends());
 }
 
-TEST_CASE("the throughput of a run leaves out slow first steps") {
+TEST_CASE("the throughput of a run excludes the warm-up") {
   dp::TrainerOptions options = dp::test::tiny_options();
   options.epochs = 1;
   dp::TrainerCallbacks callbacks;
   callbacks.on_step = [](const dp::StepReport& report) {
-    if (report.step == 1) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+    if (report.step == 1) std::this_thread::sleep_for(std::chrono::seconds(3));
   };
-  // The warm-up ends after one second. With the first step the rate would be at most 300 images in 1.2 s.
-  CHECK(dp::test::tiny_run(options, callbacks).images_per_second > 400);
+  // The warm-up ends after one second. With the first step the rate would be at most 300 images in 3 s.
+  CHECK(dp::test::tiny_run(options, callbacks).images_per_second > 150);
 }
 
 TEST_CASE("the rate excludes the warm-up and everything before a mark") {

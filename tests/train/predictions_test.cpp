@@ -199,7 +199,7 @@ TEST_CASE("a run with more than 100 classes has no predictions, and its page say
   }
 }
 
-TEST_CASE("the columns of a confusion matrix are named above it, with names and with numbers") {
+TEST_CASE("the column labels of a confusion matrix are above it, as names or numbers") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.max_steps = 1;

@@ -295,7 +295,7 @@ TEST_CASE("a stop after the last evaluation does not interrupt a complete run") 
   CHECK_FALSE(tiny_run(options, callbacks).interrupted);
 }
 
-TEST_CASE("options that a checkpoint does not record, or not as on or off, are not compared") {
+TEST_CASE("options that a checkpoint lacks, or stores as another type, are not compared") {
   const TemporaryFolder temp;
   run_until(tiny_options(temp / "run"), 2);
   for (const char* config : {"{}", R"({"no-shuffle": "yes", "drop-last": null})"}) {

@@ -4,6 +4,7 @@
 #include "engine/base/durable.h"
 #include "engine/base/file_ops.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <map>
@@ -114,6 +115,30 @@ TEST_CASE("a new run folder and the parents made for it outlast a power loss") {
   }
   CHECK(ops.created == 4);  // the three of the path, and checkpoints
   CHECK(ops.unsynced.empty());
+}
+
+TEST_CASE(
+    "a run folder whose parent cannot be synced is refused and removed, one that cannot be read is accepted") {
+  class FailingFsync : public dp::FileOps {
+   public:
+    int fsync(int) override { return errno = EIO, -1; }
+  } failing;
+  class Unreadable : public dp::FileOps {
+   public:
+    int open(int folder, const char* path, int flags, mode_t mode) override {
+      if ((flags & O_DIRECTORY) != 0) return errno = EACCES, -1;
+      return FileOps::open(folder, path, flags, mode);
+    }
+  } unreadable;
+  const TemporaryFolder temp;
+  {
+    const dp::test::ScopedFileOps scope(failing);
+    expect_error(ErrorCode::io, {"a/b", "--output-dir"}, [&] { RunFolder folder(temp / "a/b"); });
+  }
+  CHECK_FALSE(std::filesystem::exists(temp / "a"));
+  const dp::test::ScopedFileOps scope(unreadable);
+  const RunFolder folder(temp / "a/b");
+  CHECK(std::filesystem::exists(temp / "a/b/checkpoints"));
 }
 
 TEST_CASE("an empty path writes nothing") {

@@ -48,7 +48,7 @@ TEST_CASE("a run that stops early at its accuracy leaves a summary of its steps"
   CHECK(json["weights_sha256"] == weights_sha256(load_checkpoint(temp / "run/checkpoints/last").weights));
 }
 
-TEST_CASE("an evaluation alone that is stopped is interrupted and has no result") {
+TEST_CASE("a stopped evaluation without training is reported as interrupted, without a result") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.epochs = 1;

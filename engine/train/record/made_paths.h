@@ -14,8 +14,8 @@ class MadePaths {
   MadePaths(const MadePaths&) = delete;
   MadePaths& operator=(const MadePaths&) = delete;
 
-  // Creates the folder and its parents, and records those that did not exist. They outlast a power loss from then on.
-  // Returns errno if one cannot be created, else 0. Error(io) if one cannot be synced.
+  // Creates the folder and its parents, and records those that did not exist. They survive a power loss.
+  // Returns errno on failure, else 0.
   int make_folders(const std::string& path);
   void note_unless_there(const std::string& file);  // call it before writing the file
   void keep() { paths_.clear(); }

@@ -28,6 +28,7 @@ class WidenedOp final : public HostOp {
 
   std::size_t workspace_bytes() const override { return places_.back() + op_->workspace_bytes(); }
   std::string implementation() const override { return "widened: " + op_->implementation(); }
+  bool is_fallback() const override { return true; }
   void execute(std::span<void* const> args, void* workspace) override;
 
  private:

@@ -60,7 +60,10 @@ class ThenReordered : public HostOp {
   std::size_t workspace_bytes() const override {
     return bytes_ + std::max(convolution_->workspace_bytes(), reorder_->workspace_bytes());
   }
-  std::string implementation() const override { return convolution_->implementation() + " + reorder"; }
+  std::string implementation() const override {
+    return convolution_->implementation() + " + " + reorder_->implementation();
+  }
+  bool is_fallback() const override { return convolution_->is_fallback(); }
   void execute(std::span<void* const> args, void* workspace) override {
     std::array<void*, kMaxOpArgs> own{};
     std::copy(args.begin(), args.end(), own.begin());
@@ -95,17 +98,17 @@ bool is_winograd(const PrimitiveDesc& pd) {
   return std::string_view(pd.impl_info_str()).find("wino") != std::string_view::npos;
 }
 
-// For some layouts oneDNN has no fast data gradient. Tries the layouts that oneDNN prefers, then a row-major result, and
-// reorders the result to the prescribed layout. Null if neither is faster.
+// For some layouts of dx oneDNN has only reference loops. Tries the layout that oneDNN prefers, then a row-major one,
+// and reorders the result to d.dx. Null if these have no faster op either.
 std::unique_ptr<HostOp> data_in_other_layouts(const Conv2dBackwardData& d, const CpuOpOptions& options) {
   if (d.dx.layout.any()) return nullptr;
-  const Conv2dBackwardData free{{d.dy.shape, d.dy.type}, {d.w.shape, d.w.type}, {d.dx.shape, d.dx.type}, d.window};
-  Conv2dBackwardData rows = free;
+  Conv2dBackwardData free = d, rows = d;
+  free.dx.layout = {};
   rows.dx.layout = plain_cpu_layout(d.dx.shape, d.dx.type);
   for (const Conv2dBackwardData& one : {free, rows}) {
     if (one.dx.layout == d.dx.layout) continue;
     auto op = make(one, options);
-    if (is_naive(*op)) continue;
+    if (op->is_fallback()) continue;
     const TensorDesc dx = op->tensors()[2];
     if (dx.layout == d.dx.layout) return op;
     return std::make_unique<ThenReordered>(std::move(op), make(Reorder{dx, d.dx}, options),
@@ -114,16 +117,15 @@ std::unique_ptr<HostOp> data_in_other_layouts(const Conv2dBackwardData& d, const
   return nullptr;
 }
 
-// oneDNN has no fast implementation for images in blocks if their channels do not fill one block, but one for row-major
-// images. Returns the op for the layout of `x` that oneDNN prefers, which the plan reorders to. Null if that is no
-// faster.
+// If the channels do not fill one block, oneDNN is fast for row-major images only. Returns an op with the layout of x
+// that oneDNN prefers; the caller reorders. Null if that op is no faster.
 template <typename Desc>
 std::unique_ptr<HostOp> with_free_images(const Desc& d, const CpuOpOptions& options) {
   if (d.x.layout.any()) return nullptr;
   Desc free = d;
   free.x.layout = {};
   auto op = make(free, options);
-  return is_naive(*op) ? nullptr : std::move(op);
+  return op->is_fallback() ? nullptr : std::move(op);
 }
 
 }  // namespace

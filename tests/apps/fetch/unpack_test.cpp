@@ -8,7 +8,6 @@
 
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <set>
 
 #include "apps/dp_train/fetch/fetch.h"
@@ -84,23 +83,36 @@ struct Case {
   dp_train::Source source;
 };
 
-// What `work` prints.
-std::string printed(const std::string& file, const std::function<void()>& work) {
-  std::fflush(stdout);
-  const int before = ::dup(STDOUT_FILENO), other = ::open(file.c_str(), O_CREAT | O_WRONLY, 0600);
-  ::dup2(other, STDOUT_FILENO);
-  work();
-  std::fflush(stdout);
-  ::dup2(before, STDOUT_FILENO);
-  ::close(before);
-  ::close(other);
-  return read_text(file);
-}
+// Writes the standard output into a file during its lifetime.
+class StdoutInto {
+ public:
+  explicit StdoutInto(const std::string& file) : before_(::dup(STDOUT_FILENO)) {
+    const int other = ::open(file.c_str(), O_CREAT | O_WRONLY, 0600);
+    REQUIRE(before_ >= 0);
+    REQUIRE(other >= 0);
+    std::fflush(stdout);
+    ::dup2(other, STDOUT_FILENO);
+    ::close(other);
+  }
+  ~StdoutInto() {
+    std::fflush(stdout);
+    ::dup2(before_, STDOUT_FILENO);
+    ::close(before_);
+  }
+  StdoutInto(const StdoutInto&) = delete;
+  StdoutInto& operator=(const StdoutInto&) = delete;
+
+ private:
+  int before_;
+};
 
 TEST_CASE("an archive is unpacked and removed") {
   const Case one(kGood);
-  const std::string text = printed(one.temp / "printed", [&] { one.fetch(/*quiet=*/false); });
-  CHECK_THAT(text, Catch::Contains("unpacking " + (one.temp / "data/set.tar.gz") + "\n"));
+  {
+    const StdoutInto file(one.temp / "printed");
+    one.fetch(/*quiet=*/false);
+  }
+  CHECK_THAT(read_text(one.temp / "printed"), Catch::Contains("unpacking " + (one.temp / "data/set.tar.gz") + "\n"));
   CHECK(one.found() == std::set<std::string>{"set", "set/a.bin", "set/b.bin", "set/read.me"});
   CHECK(read_text(one.temp / "data/set/a.bin") == "aaaa");
 }
