@@ -6,9 +6,7 @@
 // Types: elements have the context's compute_type() unless stated otherwise. With mixed precision x, y, dy, dx and w
 // have one 16-bit type, which their TensorDescs give. dw, b, db, and all batch normalisation data except activations,
 // have the compute type. All arithmetic is in the compute type.
-// Layouts: the backend chooses the layout of a TensorDesc that is any(); Op::tensors() returns the choice. A
-// convolution and its weight gradient may also choose another layout for x than a given one; the caller then reorders
-// x.
+// Layouts: the backend chooses the layout of a TensorDesc that is any(); Op::tensors() returns the choice.
 // Ops never read a destination before they write it, unless the descriptor says "adds" or "in place".
 #pragma once
 
