@@ -73,7 +73,8 @@ class OptimizerOp : public HostOp {
     with_element(desc_.rule, first != nullptr, [&]<typename Element>() {
       parallel_ranges(threads_, desc_.count, kGroupElements, [=, &update, &results](std::int64_t at, std::int64_t end) {
         while (at < end) {
-          const std::int64_t next = std::min(end_of_run(groups, at, end), at + kRun);
+          const std::int64_t limit = copy != nullptr ? std::min(end, at + kRun) : end;
+          const std::int64_t next = end_of_run(groups, at, limit);
           const int group = groups != nullptr ? groups[at / kGroupElements] : 0;
           const Element element({update.groups[group], update.constants, clip, number});
           if (update_range(weights, gradients, first, second, element, at, next) != 0)
