@@ -117,8 +117,7 @@ TEST_CASE("a new run folder and the parents made for it outlast a power loss") {
   CHECK(ops.unsynced.empty());
 }
 
-TEST_CASE(
-    "a run folder whose parent cannot be synced is refused and removed, one that cannot be read is accepted") {
+TEST_CASE("a run folder whose parent cannot be synced is refused and removed, one that cannot be read is accepted") {
   class FailingFsync : public dp::FileOps {
    public:
     int fsync(int) override { return errno = EIO, -1; }
