@@ -65,12 +65,15 @@ void sync_file(const std::string& path) {
   if (file_ops().fsync(file.get()) != 0) throw_io_errno(path, "writing the file to the disk", errno);
 }
 
-void sync_folder(const std::string& path) {
-  FileHandle folder(file_ops().open(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY, 0));
-  if (!folder) throw_io_errno(path, "opening the folder", errno);
+int try_sync_folder(const std::string& path) {
+  const FileHandle folder(file_ops().open(AT_FDCWD, path.c_str(), O_RDONLY | O_DIRECTORY, 0));
+  if (!folder) return errno;
   // Some network file systems do not support fsync on folders and return EINVAL.
-  if (file_ops().fsync(folder.get()) != 0 && errno != EINVAL)
-    throw_io_errno(path, "writing the folder to the disk", errno);
+  return file_ops().fsync(folder.get()) == 0 || errno == EINVAL ? 0 : errno;
+}
+
+void sync_folder(const std::string& path) {
+  if (const int error = try_sync_folder(path)) throw_io_errno(path, "writing the folder to the disk", error);
 }
 
 void replace_file(const std::string& path, const std::function<void(FileWriter&)>& fill) {

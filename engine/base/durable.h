@@ -46,6 +46,7 @@ std::string temporary_sibling(const PathParts& target, const char* tag);
 
 void sync_file(const std::string& path);
 void sync_folder(const std::string& path);
+int try_sync_folder(const std::string& path);  // returns errno on failure, else 0
 // Replaces the file at `path` atomically. `fill` writes the new content to a temporary sibling.
 void replace_file(const std::string& path, const std::function<void(FileWriter&)>& fill);
 // Removes the temporary files beside `path` that killed calls of replace_file() left. The caller ensures that no

@@ -60,8 +60,8 @@ void TrainingStep::train(Replica& replica, GradientSync& gradient_sync, const Ba
   check_finite(replica);
 }
 
-// Forward to backward; for the last micro-batch also the update. A CUDA graph may capture it, so on GPUs it reads no
-// host memory.
+// Runs forward, loss and backward of a micro-batch, and after the last one the update. A CUDA graph may capture it.
+// Therefore it reads no host memory on GPUs.
 void TrainingStep::train_micro_batch(Replica& replica, GradientSync& gradient_sync, std::int64_t rows, int micro) {
   const bool accumulate = micro > 0, last = micro + 1 == setup_.options.grad_accum_steps;
   replica.make_images();
@@ -223,7 +223,8 @@ void TrainingStep::backward(Replica& replica, GradientSync& gradient_sync, Items
     gradient_sync.entries_ready(0);  // all buckets that are not reported yet
 }
 
-// Updates what was not updated bucket by bucket. Called after the last backward pass of the step.
+// Updates the buckets that had to wait for the whole gradient, and the moving average. Call it after the last backward
+// pass of the step.
 void TrainingStep::finish_update(Replica& replica, GradientSync& gradient_sync) {
   replica.enter(Phase::update);
   if (setup_.update_needs_whole_gradient()) gradient_sync.update(/*norm=*/true);

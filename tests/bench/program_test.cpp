@@ -129,7 +129,7 @@ TEST_CASE("ops: both kinds of layer have times, floors and a sum") {
   const TemporaryFolder folder;
   const json out = run_for_json("ops --cpu -b 4 --rounds 2 --steps 1 --threads 1 --without-pytorch --markdown " +
                                 (folder / "ops.md"));
-  // Times have three decimals, their share of a step has two.
+  // A time has three decimals. A share of a step has two.
   CHECK(std::regex_search(read_text(folder / "ops.md"),
                           std::regex(R"(fc2 linear_forward.* GFLOP/s \| \d+\.\d{3} \| \d+\.\d\d \|)")));
   const json& section = out.at("sections").at(1);

@@ -65,8 +65,8 @@ TEST_CASE("every digit has ink and stays within its image") {
   CHECK(border < 0.02 * all);  // the border is an eighth of the area
 }
 
-// The mean of each of the 16 blocks of 7 x 7 pixels, row by row, as drawn since the first version: stated
-// accuracies depend on it. The C library's sine may differ by rounding, hence the tolerance.
+// Compares the mean of each of the 16 blocks of 7 x 7 pixels with earlier versions, because the accuracies in the
+// documentation depend on the drawings. The tolerance allows for another rounding of the sine.
 TEST_CASE("digits are drawn as in earlier versions") {
   struct Drawn {
     std::int64_t index;

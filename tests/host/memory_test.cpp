@@ -99,7 +99,7 @@ TEST_CASE("requesting more memory than is free is an error with both numbers") {
   }
 }
 
-TEST_CASE("a buffer's contents are read into other memory") {
+TEST_CASE("Buffer::read copies a part of the buffer") {
   for (const bool shared : {false, true}) {
     const auto buffer = shared ? kernels::allocate_shared(1000) : kernels::allocate_host(1000);
     std::memset(buffer->data(), 7, 1000);

@@ -1,10 +1,11 @@
-// Convolutions whose channels do not fill a block of a layout: every op is fast and correct in the layouts that other
-// ops may prescribe.
+// Tests convolutions with channels that do not fill a block of a layout. No op may use oneDNN's reference loops, in any
+// layout of the images.
 #include <cmath>
 
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/cpu_op.h"
 #include "kernels/layer_calls.h"
+#include "kernels_cpu/tagged.h"
 #include "support/catch.h"
 
 namespace {
@@ -20,31 +21,23 @@ struct Case {
   Window window;
 };
 
-TensorDesc any(const Shape& shape) {
-  TensorDesc desc;
-  desc.shape = shape;
-  return desc;
-}
-
-TensorDesc with_tag(const Shape& shape, Tag tag) {
-  return {shape, DType::f32, make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
-}
-
 void check_fast(const HostOp& op) {
   INFO(op.implementation());
   CHECK_FALSE(op.is_fallback());
 }
 
-// The three passes as a plan calls them: images in `image`, every other layout chosen by the ops.
+// Runs the three passes as a plan does. The images have the layout of `image`. The ops choose all other layouts.
 LayerResult in_layout(const Case& c, const TensorDesc& image, const HostTensor& x, const HostTensor& w,
                       const HostTensor& dy) {
   OpRig rig(DeviceKind::cpu);
   const CpuOpOptions options;
-  const auto forward = make_cpu_op(Conv2dForward{image, any(w.shape), any(dy.shape), c.window, false, false}, options);
+  const auto forward =
+      make_cpu_op(Conv2dForward{image, any_layout(w.shape), any_layout(dy.shape), c.window, false, false}, options);
   const auto f = forward->tensors();
-  const auto data = make_cpu_op(Conv2dBackwardData{any(dy.shape), any(w.shape), image, c.window}, options);
+  const auto data =
+      make_cpu_op(Conv2dBackwardData{any_layout(dy.shape), any_layout(w.shape), image, c.window}, options);
   const auto d = data->tensors();
-  const auto weights = make_cpu_op(Conv2dBackwardWeights{image, f[2], any(w.shape), c.window, false}, options);
+  const auto weights = make_cpu_op(Conv2dBackwardWeights{image, f[2], any_layout(w.shape), c.window, false}, options);
   const auto g = weights->tensors();
   check_fast(*forward);
   check_fast(*data);
@@ -59,12 +52,12 @@ LayerResult in_layout(const Case& c, const TensorDesc& image, const HostTensor& 
 
 }  // namespace
 
-TEST_CASE("a convolution of any number of channels is fast and correct in every layout of its images") {
+TEST_CASE("convolutions of few or odd channels use fast kernels and agree with the reference in every layout") {
   Random random(17, RandomUse::synthetic);
   const Case cases[] = {
       {{4, 6, 14, 14}, 16, {5, 1, 0}},   // LeNet's second layer
       {{4, 10, 12, 12}, 20, {5, 1, 0}},  // PyTorch's older MNIST example
-      {{2, 20, 16, 16}, 40, {3, 2, 0}},  // the last row is read by no output
+      {{2, 20, 16, 16}, 40, {3, 2, 0}},  // no output reads the last row
       {{2, 48, 9, 9}, 6, {1, 1, 0}},    {{3, 3, 8, 8}, 5, {3, 1, 1}},
       {{2, 8, 2, 2}, 8, {7, 1, 3}},  // more padding than image
       {{2, 12, 7, 7}, 100, {3, 2, 1}},  {{2, 5, 14, 14}, 10, {7, 2, 3}},

@@ -6,6 +6,7 @@
 #include "kernels/cpu/cpu_layout.h"
 #include "kernels/cpu/lanes.h"
 #include "kernels/layer_calls.h"
+#include "kernels_cpu/tagged.h"
 #include "support/catch.h"
 
 namespace {
@@ -19,16 +20,6 @@ constexpr Window kSame{3, 1, 1};
 
 bool pays(ConvPass pass, std::int64_t batch, std::int64_t channels, std::int64_t size) {
   return winograd_pays(pass, {channels, channels, 3, 3}, {batch, channels, size, size}, kSame);
-}
-
-TensorDesc any(const Shape& shape) {
-  TensorDesc desc;
-  desc.shape = shape;
-  return desc;
-}
-
-TensorDesc with_tag(const Shape& shape, Tag tag) {
-  return {shape, DType::f32, make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
 }
 
 struct Case {
@@ -128,10 +119,10 @@ TEST_CASE("convolutions with prescribed layouts run with every algorithm") {
   const bool fast = GENERATE(false, true);
   const CpuOpOptions options{1, false, fast};
   const Shape x{4, 32, 16, 16}, w{64, 32, 3, 3}, y{4, 64, 16, 16};
-  const auto free = make_cpu_op(Conv2dForward{any(x), any(w), any(y), kSame, true, true}, options);
+  const auto free = make_cpu_op(Conv2dForward{any_layout(x), any_layout(w), any_layout(y), kSame, true, true}, options);
   const auto t = free->tensors();
-  const auto data = make_cpu_op(Conv2dBackwardData{t[2], any(w), t[0], kSame}, options);
-  const auto weights = make_cpu_op(Conv2dBackwardWeights{t[0], t[2], any(w), kSame, true}, options);
+  const auto data = make_cpu_op(Conv2dBackwardData{t[2], any_layout(w), t[0], kSame}, options);
+  const auto weights = make_cpu_op(Conv2dBackwardWeights{t[0], t[2], any_layout(w), kSame, true}, options);
   INFO(free->implementation() << " " << data->implementation() << " " << weights->implementation());
   CHECK(data->tensors()[2].layout == t[0].layout);
   CHECK(weights->tensors()[1].layout == t[2].layout);

@@ -12,7 +12,7 @@ using namespace dp::test;
 
 TEST_CASE("process group: a rank that waits for rank 0 notices an interrupt long before the timeout") {
   GroupAddress address;
-  // Before rank 0 has a socket, a connection is refused; afterwards it is accepted, and rank 0 may still not answer.
+  // Without a listener the connection is refused. With a listener it is accepted, but rank 0 does not answer.
   if (const bool listens = GENERATE(true, false); !listens) address.listener = FileHandle();
   std::atomic<int> stop{0};
   ProcessGroupOptions options = address.options(1, 2, 120.0);

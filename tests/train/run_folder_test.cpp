@@ -81,7 +81,7 @@ TEST_CASE("temporary files of killed runs are removed when the next run begins, 
   CHECK(std::filesystem::exists(temp / ".config.toml.tmp-1-1"));
 }
 
-// Records folders that were created and not yet made durable by a sync of their parent.
+// Lists new folders until their parent is synced. A power loss would remove them.
 class CreatedFolders : public dp::FileOps {
  public:
   int open(int folder, const char* path, int flags, mode_t mode) override {
@@ -106,7 +106,7 @@ class CreatedFolders : public dp::FileOps {
   std::map<int, std::string> opened_;
 };
 
-TEST_CASE("a new run folder and the parents made for it outlast a power loss") {
+TEST_CASE("the parents of a new run folder are synced, so that it survives a power loss") {
   const TemporaryFolder temp;
   CreatedFolders ops;
   {
@@ -117,11 +117,20 @@ TEST_CASE("a new run folder and the parents made for it outlast a power loss") {
   CHECK(ops.unsynced.empty());
 }
 
-TEST_CASE("a run folder whose parent cannot be synced is refused and removed, one that cannot be read is accepted") {
+TEST_CASE("a run folder is removed again if its parent cannot be synced") {
   class FailingFsync : public dp::FileOps {
    public:
     int fsync(int) override { return errno = EIO, -1; }
   } failing;
+  const TemporaryFolder temp;
+  {
+    const dp::test::ScopedFileOps scope(failing);
+    expect_error(ErrorCode::io, {"a/b", "--output-dir"}, [&] { RunFolder folder(temp / "a/b"); });
+  }
+  CHECK_FALSE(std::filesystem::exists(temp / "a"));
+}
+
+TEST_CASE("a run folder may have a parent that cannot be read") {
   class Unreadable : public dp::FileOps {
    public:
     int open(int folder, const char* path, int flags, mode_t mode) override {
@@ -130,11 +139,6 @@ TEST_CASE("a run folder whose parent cannot be synced is refused and removed, on
     }
   } unreadable;
   const TemporaryFolder temp;
-  {
-    const dp::test::ScopedFileOps scope(failing);
-    expect_error(ErrorCode::io, {"a/b", "--output-dir"}, [&] { RunFolder folder(temp / "a/b"); });
-  }
-  CHECK_FALSE(std::filesystem::exists(temp / "a"));
   const dp::test::ScopedFileOps scope(unreadable);
   const RunFolder folder(temp / "a/b");
   CHECK(std::filesystem::exists(temp / "a/b/checkpoints"));

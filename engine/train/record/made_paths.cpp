@@ -1,6 +1,5 @@
 #include "engine/train/record/made_paths.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -8,25 +7,11 @@
 #include <filesystem>
 
 #include "engine/base/durable.h"
-#include "engine/base/file_handle.h"
 #include "engine/base/file_ops.h"
 
 namespace dp {
 
 namespace fs = std::filesystem;
-
-namespace {
-
-// Makes a new folder survive a power loss. Returns errno on failure, else 0. A parent that cannot be read cannot be
-// synced, and some network file systems do not sync folders: both count as success.
-int sync_parent(const std::string& folder) {
-  const FileHandle parent(file_ops().open(AT_FDCWD, split_path(folder).parent.c_str(), O_RDONLY | O_DIRECTORY, 0));
-  if (!parent) return errno == EACCES ? 0 : errno;
-  if (file_ops().fsync(parent.get()) == 0 || errno == EINVAL || errno == ENOTSUP) return 0;
-  return errno;
-}
-
-}  // namespace
 
 MadePaths::~MadePaths() {
   for (; !paths_.empty(); paths_.pop_back()) std::remove(paths_.back().c_str());  // removes folders only if empty
@@ -38,7 +23,8 @@ int MadePaths::make_folders(const std::string& path) {
     folder /= part;
     if (file_ops().mkdir(folder.c_str(), 0777) == 0) {
       paths_.push_back(folder.string());
-      if (const int error = sync_parent(folder.string())) return error;
+      const int error = try_sync_folder(split_path(folder.string()).parent);
+      if (error != 0 && error != EACCES) return error;  // a parent that cannot be read cannot be synced
       continue;
     }
     const int error = errno;

@@ -14,8 +14,8 @@ constexpr int kFinishThreads = 1024;
 
 __device__ __forceinline__ bool is_finite(double value) { return value - value == 0; }
 
-// `first` and `second`: the state. `copy`: the 16-bit weights that layers read (mixed
-// precision); not used if Copy is float.
+// `first` and `second`: the state. `copy`: the 16-bit weights that layers read in mixed precision. It is not used if
+// Copy is float.
 template <int kWidth, typename Element, typename Copy>
 __global__ void __launch_bounds__(kElementThreads)
     update_kernel(float* weights, const float* gradients, float* first, float* second, const std::uint8_t* groups,
