@@ -111,8 +111,9 @@ TEST_CASE("Winograd is used if its tiles are well filled and enough of them shar
     CHECK_FALSE(winograd_pays(pass, {64, 64, 1, 1}, {64, 64, 32, 32}, {1, 1, 0}));
     CHECK_FALSE(winograd_pays(pass, {64, 64, 5, 5}, {64, 64, 32, 32}, {5, 1, 2}));
   }
-  CHECK(pays(ConvPass::weights, 16, 512, 4));
-  CHECK_FALSE(pays(ConvPass::data, 16, 512, 4));
+  CHECK(pays(ConvPass::weights, 32, 512, 4));
+  CHECK_FALSE(pays(ConvPass::data, 32, 512, 4));
+  CHECK_FALSE(pays(ConvPass::weights, 16, 512, 4));
 }
 
 TEST_CASE("convolutions with prescribed layouts run with every algorithm") {

@@ -93,6 +93,16 @@ std::unique_ptr<HostOp> in_nhwc_for_amx(std::unique_ptr<HostOp> op, const Conv2d
   return std::make_unique<ThenReordered>(std::move(op), make(Reorder{y, nhwc}, options), positions<Conv2dForward>().y);
 }
 
+// Rules for bfloat16 with AMX, measured with oneDNN 2.6 (docs/decisions/0048). oneDNN's weight gradient is faster than
+// ours if rows are longer than a tile and do not fill the last one.
+bool amx_pays(const Conv2dBackwardWeights& d) {
+  constexpr std::int64_t kTile = 16;
+  const std::int64_t columns = d.dy.shape[3];
+  return d.window.kernel == 1 || columns <= kTile || columns % kTile == 0;
+}
+// With few pixels, flipping the weights takes longer than it saves.
+bool flipping_pays(const Conv2dBackwardData& d) { return d.dx.shape[0] * d.dx.shape[2] * d.dx.shape[3] >= 512; }
+
 template <typename PrimitiveDesc>
 bool is_winograd(const PrimitiveDesc& pd) {
   return std::string_view(pd.impl_info_str()).find("wino") != std::string_view::npos;
@@ -161,7 +171,8 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
 
 std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& options) {
   if (is_widened(d.dx.type, options)) return widened_layer(d, options);
-  if (auto flipped = make_flipped_backward_data(d, options)) return flipped;
+  if (flipping_pays(d))
+    if (auto flipped = make_flipped_backward_data(d, options)) return flipped;
   const bool winograd = has_winograd(d.dx, options) && options.fast_convolutions &&
                         winograd_pays(ConvPass::data, d.w.shape, d.dx.shape, d.window);
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
@@ -208,8 +219,9 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions&
   }
   const TensorDesc x = resolved(d.x, pd.src_desc()), dy = resolved(d.dy, pd.diff_dst_desc()),
                    dw = resolved(d.dw, pd.diff_weights_desc());
-  if (auto own = make_amx_backward_weights({x, dy, dw, d.window, d.bias}, options)) return own;
-  if (winograd && !is_winograd(pd))
+  if (amx_pays(d))
+    if (auto own = make_amx_backward_weights({x, dy, dw, d.window, d.bias}, options)) return own;
+  if (winograd && (!is_winograd(pd) || own_winograd_pays(d.dw.shape)))
     if (auto own = make_winograd(Conv2dBackwardWeights{x, dy, dw, d.window, d.bias}, options)) return own;
   auto op = std::make_unique<DnnlOp>(dnnl::convolution_backward_weights(pd), pd, options.threads);
   op->input(DNNL_ARG_SRC, pd.src_desc())
