@@ -155,7 +155,7 @@ class Runner:
                     learn_seconds(chunk, result.seconds)
                 if not result.failed:
                     continue
-                for case in named(chunk, result.output) or chunk:
+                for case in most_likely_first(chunk, result.output):
                     again = self.run([case], limit([case]))
                     if again.failed:
                         found.append((case, again))
@@ -181,10 +181,11 @@ def limit(chunk):
     return 5 * sum(case.seconds for case in chunk) + 5
 
 
-def named(chunk, output):
-    """The cases of a chunk whose names are in its output: Catch2 prints the names of failed cases."""
-    said = "".join(output.split())
-    return [case for case in chunk if "".join(case.name.split(": ", 1)[-1].split()) in said] if len(chunk) > 1 else []
+def most_likely_first(chunk, output):
+    """The cases of a chunk; first those whose names are in its output: Catch2 prints the names of failed cases. CTest's
+    names begin with that of the program. Catch2's first line has the names of all cases."""
+    said = "".join("".join(line.split()) for line in output.splitlines() if not line.startswith("Filters:"))
+    return sorted(chunk, key=lambda case: "".join(case.name.split(":", 1)[-1].split()) not in said)
 
 
 def as_list(value):

@@ -17,10 +17,10 @@ class Pretended(unittest.TestCase):
         self.addCleanup(self.folder.cleanup)
 
     def case(self, name, script="", seconds=0.1, **more):
-        program = self.home / f"test_{name.split(': ')[0]}"
+        program = self.home / f"test_{name.split(':')[0]}"
         program.write_text("#!/bin/sh\n" + script + "\n")
         program.chmod(0o755)
-        case = Case(name, [str(program), name.split(": ", 1)[1]], str(self.home), **more)
+        case = Case(name, [str(program), name.split(":", 1)[1].strip()], str(self.home), **more)
         case.seconds = seconds
         return case
 
@@ -95,6 +95,13 @@ class Runs(Pretended):
         case, result = self.runner.first_failure([cases])
         self.assertEqual((case.name, result.outcome), ("a: two", "failed"))
         self.assertEqual((self.home / "ran").read_text().split("\n")[:2], ["one,two --abort", "two"])
+
+    def test_the_failed_case_of_a_chunk_is_found_among_names_with_colons(self):
+        script = 'echo "Filters: $1"; case "$1" in *one*) printf "%s\\n" "scaling:" " one"; exit 1 ;; esac; echo "$1" >> ran'
+        cases = [self.case("a:scaling: two", script), self.case("a:scaling: one", script), self.case("a:the model", script)]
+        case, result = self.runner.first_failure([cases])
+        self.assertEqual((case.name, result.outcome), ("a:scaling: one", "failed"))
+        self.assertFalse((self.home / "ran").exists())  # no other case had to run again
 
     def test_a_failure_that_does_not_repeat_is_ignored(self):
         self.assertIsNone(self.runner.first_failure([[self.case("a: once", "test -e been || { touch been; exit 1; }")]]))
