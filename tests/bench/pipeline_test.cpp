@@ -76,6 +76,9 @@ TEST_CASE(
   CHECK(std::ranges::count(more, "single-m6") == 1);
   CHECK(more.size() == 8 + 3);
   const std::vector<PipelineCase> cases = cases_of(resolved(bench));
+  bench.split_sizes = {24, 12};  // a single micro-batch accumulates nothing
+  CHECK(keys_of(bench) == std::vector<std::string>{"single", "model-parallel", "single-m2", "1f1b-m2", "1f1b-m1",
+                                                   "zb-h1-m2", "zb-h1-m1"});
   CHECK(case_of(cases, "1f1b-m2").split_size == 12);
   CHECK(case_of(cases, "model-parallel").split_size == 24);
 }

@@ -61,6 +61,7 @@ TEST_CASE("a timeline has every phase and bucket of every traced step once on ev
         INFO(phase);
         CHECK(steps == std::multiset<std::int64_t>{2, 3, 4});
       }
+      for (const Span& span : timeline.phases(replica, "step")) CHECK(span.name == "step " + std::to_string(span.step));
       std::multiset<std::pair<std::int64_t, std::int64_t>> reduced, all;
       for (const Span& span : timeline.of(replica, "reduce")) reduced.insert({span.step, span.bucket});
       for (std::int64_t step : {2, 3, 4})

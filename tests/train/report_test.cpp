@@ -213,7 +213,8 @@ TEST_CASE("a page is made of what can be read, and a folder without a run is ref
     write_text(temp / "metrics.jsonl", metrics);
     write_text(temp / "env.json",
                "{\"parts\":[{\"command\":[1,2],\"data\":{\"test_images\":-1},\"memory\":[7,{\"weights\":\"x\"}]},5]}");
-    write_text(temp / "summary.json", "{\"top1\":\"x\",\"layers\":[3,{\"name\":5,\"seconds\":\"y\"}]}");
+    write_text(temp / "summary.json",
+               "{\"top1\":\"x\",\"interrupted\":\"yes\",\"end\":[4],\"layers\":[3,{\"name\":5,\"seconds\":\"y\"}]}");
     write_report({temp.path()}, temp / "out.html");
     check_stands_alone(read_text(temp / "out.html"));
   }
