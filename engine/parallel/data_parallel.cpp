@@ -119,27 +119,12 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   if (options.process_group) s.rank_memory = s.team.of_all_ranks(s.team.replicas.front()->memory_use());
 }
 
-// A batch must be large enough to train batch normalisation.
-void DataParallel::State::require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const {
-  const engine::Norm* const norm = setup.norm_of_one_cell();
-  if (norm == nullptr) return;
-  const bool sync = setup.options.batch_norm == BatchNormMode::sync, ranks = setup.options.process_group != nullptr;
-  bool single = sync && ranks && global_rows == 1;  // a micro-batch's rows on other ranks are unknown here
-  const int parts = sync || ranks ? 1 : setup.shards();
-  for (int micro = 0; micro < micro_batches && !(sync && ranks); ++micro) {
-    const std::int64_t own = engine::shard_of(rows, micro, micro_batches, Split::balanced).size();
-    for (int part = 0; part < parts; ++part)
-      single = single || (parts == 1 ? own : setup.rows_of_shard(own, part).size()) == 1;
-  }
-  if (!single) return;
-  throw Error(
-      ErrorCode::usage,
-      "batch normalisation '" + norm->name + "' requires two values per channel, but " +
-          (sync ? "a batch or micro-batch has one: its images are 1x1 and there is one sample; use a larger batch, "
-                  "fewer micro-batches, or --drop-last for a short last batch"
-                : "a shard has one: its images are 1x1 and the shard has one sample; use a larger batch, fewer "
-                  "replicas, micro-batches or logical shards, --drop-last for a short last batch, or --bn sync"));
-}
+// --- the parts of a step ------------------------------------------------------------------------------------------
+
+const Tensor& DataParallel::forward(const Tensor& images) { return state_->forward_all(images, /*training=*/true); }
+const Tensor& DataParallel::predict(const Tensor& images) { return state_->forward_all(images, /*training=*/false); }
+void DataParallel::backward(const Tensor& logits_grad) { state_->backward(logits_grad); }
+void DataParallel::step(const Optimizer& optimizer) { state_->update(optimizer); }
 
 // --- state ---------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@
 #include "engine/parallel/data_parallel_state.h"
 #include "engine/parallel/parallel_option_table.h"
 #include "engine/parallel/pipeline/schedule.h"
+#include "engine/parallel/step_timeline.h"
 #include "engine/replica/memory_room.h"
 
 namespace dp {
@@ -203,6 +204,16 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   });
   for (const std::string& stage : plans) text += stage;
   return text;
+}
+
+std::int64_t DataParallel::write_trace(const std::string& file) {
+  return engine::write_trace(state_->team, state_->setup, state_->device_names, file);
+}
+
+std::vector<LayerTime> DataParallel::layer_times() { return engine::layer_times(state_->team, state_->setup); }
+
+double DataParallel::step_floor(std::int64_t batch) const {
+  return engine::step_floor(state_->team, state_->setup, batch);
 }
 
 }  // namespace dp

@@ -240,6 +240,15 @@ void DataParallel::State::make_graphs() {
       std::make_unique<engine::StepGraphs>(std::move(members), team.pool.abort_flag(), std::move(refusal), required);
 }
 
+void DataParallel::State::make_tracers() {
+  for (std::size_t r = 0; r < team.replicas.size(); ++r) {
+    team.tracers.push_back(std::make_unique<engine::Tracer>(setup.options.trace_first, setup.options.trace_steps));
+    team.replicas[r]->trace(*team.tracers[r]);
+    team.gradient_syncs[r]->trace(*team.tracers[r]);
+    if (!team.io.empty()) team.io[r]->trace(&team.tracers[r]->compute);
+  }
+}
+
 void DataParallel::State::set_initial_weights() {
   engine::StateDict::Tensors initial;
   for (std::size_t i = 0; i < setup.model.parameters().size(); ++i) {
@@ -261,6 +270,27 @@ void DataParallel::State::set_initial_weights() {
 // The members are destroyed in reverse order. Until then the watchdog reads the replicas, and a failed device may still
 // use their memory.
 DataParallel::State::~State() { team.stop(); }
+
+void DataParallel::State::require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const {
+  const engine::Norm* const norm = setup.norm_of_one_cell();
+  if (norm == nullptr) return;
+  const bool sync = setup.options.batch_norm == BatchNormMode::sync, ranks = setup.options.process_group != nullptr;
+  bool single = sync && ranks && global_rows == 1;  // a micro-batch's rows on other ranks are unknown here
+  const int parts = sync || ranks ? 1 : setup.shards();
+  for (int micro = 0; micro < micro_batches && !(sync && ranks); ++micro) {
+    const std::int64_t own = engine::shard_of(rows, micro, micro_batches, Split::balanced).size();
+    for (int part = 0; part < parts; ++part)
+      single = single || (parts == 1 ? own : setup.rows_of_shard(own, part).size()) == 1;
+  }
+  if (!single) return;
+  throw Error(
+      ErrorCode::usage,
+      "batch normalisation '" + norm->name + "' requires two values per channel, but " +
+          (sync ? "a batch or micro-batch has one: its images are 1x1 and there is one sample; use a larger batch, "
+                  "fewer micro-batches, or --drop-last for a short last batch"
+                : "a shard has one: its images are 1x1 and the shard has one sample; use a larger batch, fewer "
+                  "replicas, micro-batches or logical shards, --drop-last for a short last batch, or --bn sync"));
+}
 
 kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, const Optimizer* update) const {
   const DataParallelOptions& options = setup.options;

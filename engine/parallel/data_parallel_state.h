@@ -36,7 +36,10 @@ struct DataParallel::State {
   void reserve(const engine::UpdateKind& update) {
     if (optimizer.reserve(update)) graphs->prepared();
   }
+  // The parts of a step, one by one (step_by_step.cpp).
   const Tensor& forward_all(const Tensor& images, bool training);
+  void backward(const Tensor& logits_grad);
+  void update(const Optimizer& by);
   void end_step() { ++team.step, begun = false; }
   // Call before weights or running statistics change.
   void begin_change() {

@@ -12,13 +12,12 @@
 namespace dp::engine {
 
 Plan::Plan(const Model& model, kernels::Context& context, const PlanOptions& options, const ParameterTable* table,
-           const NormTable& norms)
-    : options_(options) {
+           const NormTable& norms) {
   if (options.batch < 1) throw Error(ErrorCode::usage, "a plan needs at least one row");
   if (options.last && model.output().rank() != 1)
     throw Error(ErrorCode::usage, "model '" + model.name() + "' ends in " + to_string(model.output()) +
                                       "; its output must be one row of class scores: flatten it");
-  PlanBuilder(*this, context, table, norms).build(model);
+  parts_ = PlanBuilder(options, context, table, norms).build(model);
 }
 
 namespace {
@@ -77,17 +76,18 @@ std::vector<Gather> backward_gathers(const NormTable& norms, int shards) {
 
 std::string Plan::describe(const KernelsOf& kernels_of) const {
   std::string text = fmt::format(
-      "plan for {} rows, {}: {} steps, activations {:.1f} MiB, workspace {:.1f} MiB, {} reorders\n", options_.batch,
-      options_.training ? "training" : "evaluation",
-      fold_.size() + forward_.size() + loss_.size() + backward_.size() + weights_.size(),
-      static_cast<double>(arena_bytes_) / (1 << 20), static_cast<double>(workspace_bytes_) / (1 << 20), reorders_);
+      "plan for {} rows, {}: {} steps, activations {:.1f} MiB, workspace {:.1f} MiB, {} reorders\n",
+      parts_.options.batch, parts_.options.training ? "training" : "evaluation",
+      parts_.fold.size() + parts_.forward.size() + parts_.loss.size() + parts_.backward.size() + parts_.weights.size(),
+      static_cast<double>(parts_.arena_bytes) / (1 << 20), static_cast<double>(parts_.workspace_bytes) / (1 << 20),
+      parts_.reorders);
   KernelCounts counts;
-  describe_steps(text, "folded weights, once per update", fold_, kernels_of, counts);
-  describe_steps(text, "forward", forward_, kernels_of, counts);
-  describe_steps(text, "loss", loss_, kernels_of, counts);
-  describe_steps(text, "backward", backward_, kernels_of, counts);
-  describe_steps(text, "weight gradients", weights_, kernels_of, counts);
-  describe_steps(text, "running statistics", running_, kernels_of, counts);
+  describe_steps(text, "folded weights, once per update", parts_.fold, kernels_of, counts);
+  describe_steps(text, "forward", parts_.forward, kernels_of, counts);
+  describe_steps(text, "loss", parts_.loss, kernels_of, counts);
+  describe_steps(text, "backward", parts_.backward, kernels_of, counts);
+  describe_steps(text, "weight gradients", parts_.weights, kernels_of, counts);
+  describe_steps(text, "running statistics", parts_.running, kernels_of, counts);
   if (counts.empty()) return text;
   int all = 0;
   for (const auto& [name, count] : counts) all += count;

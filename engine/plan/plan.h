@@ -85,50 +85,56 @@ struct Border {
   kernels::TensorDesc desc;
 };
 
+// What a plan consists of. The accessors of Plan say what each part is.
+struct PlanParts {
+  PlanOptions options;
+  std::vector<PlanStep> fold{}, forward{}, loss{}, backward{}, weights{}, running{};
+  Ref logits{}, logits_grad{};
+  Border input{}, input_grad{}, output{}, output_grad{};
+  std::size_t arena_bytes = 0, workspace_bytes = 0, folded_bytes = 0;
+  int reorders = 0;
+  std::vector<kernels::Layout> parameter_layouts{};
+};
+
 class Plan {
  public:
   // If `table` is null, the forward ops choose the parameter layouts: see parameter_layouts(). Such a plan cannot run.
   Plan(const Model& model, kernels::Context& context, const PlanOptions& options, const ParameterTable* table,
        const NormTable& norms);
 
-  const PlanOptions& options() const { return options_; }
+  const PlanOptions& options() const { return parts_.options; }
   // With options().folds_norms: computes the folded weights. If weights or running statistics have changed, run it
   // before input() is written and before forward().
-  const std::vector<PlanStep>& fold() const { return fold_; }
-  std::size_t folded_bytes() const { return folded_bytes_; }  // of Space::folded
-  const std::vector<PlanStep>& forward() const { return forward_; }
-  const std::vector<PlanStep>& loss() const { return loss_; }  // cross-entropy of this replica's rows
-  const std::vector<PlanStep>& backward() const { return backward_; }
-  const std::vector<PlanStep>& weights() const { return weights_; }  // after backward(), with options().split_backward
+  const std::vector<PlanStep>& fold() const { return parts_.fold; }
+  std::size_t folded_bytes() const { return parts_.folded_bytes; }  // of Space::folded
+  const std::vector<PlanStep>& forward() const { return parts_.forward; }
+  const std::vector<PlanStep>& loss() const { return parts_.loss; }  // cross-entropy of this replica's rows
+  const std::vector<PlanStep>& backward() const { return parts_.backward; }
+  const std::vector<PlanStep>& weights() const {
+    return parts_.weights;
+  }  // after backward(), with options().split_backward
   // Updates the running statistics from the batch statistics of this step. Only the replica with part 0 runs it.
-  const std::vector<PlanStep>& running() const { return running_; }
-  Ref logits() const { return logits_; }  // row-major (batch, classes), compute type; valid until backward starts
-  Ref logits_grad() const { return logits_grad_; }  // same shape; input of backward
+  const std::vector<PlanStep>& running() const { return parts_.running; }
+  Ref logits() const { return parts_.logits; }  // row-major (batch, classes), compute type; valid until backward starts
+  Ref logits_grad() const { return parts_.logits_grad; }  // same shape; input of backward
   // A stage of a pipeline. Before forward(), input() must hold the output() of the stage before this one. After it,
   // output() is valid until backward has started. Before backward(), output_grad() must hold the next stage's
   // input_grad(), which is valid after that stage's backward.
-  const Border& input() const { return input_; }              // if options().input is set
-  const Border& input_grad() const { return input_grad_; }    // the same
-  const Border& output() const { return output_; }            // unless options().last
-  const Border& output_grad() const { return output_grad_; }  // the same
+  const Border& input() const { return parts_.input; }              // if options().input is set
+  const Border& input_grad() const { return parts_.input_grad; }    // the same
+  const Border& output() const { return parts_.output; }            // unless options().last
+  const Border& output_grad() const { return parts_.output_grad; }  // the same
 
-  std::size_t arena_bytes() const { return arena_bytes_; }          // activations and their gradients
-  std::size_t workspace_bytes() const { return workspace_bytes_; }  // shared by all steps; at the arena's end
-  int reorders() const { return reorders_; }                        // copies that change only layout or type
-  const std::vector<kernels::Layout>& parameter_layouts() const { return parameter_layouts_; }
+  std::size_t arena_bytes() const { return parts_.arena_bytes; }          // activations and their gradients
+  std::size_t workspace_bytes() const { return parts_.workspace_bytes; }  // shared by all steps; at the arena's end
+  int reorders() const { return parts_.reorders; }                        // copies that change only layout or type
+  const std::vector<kernels::Layout>& parameter_layouts() const { return parts_.parameter_layouts; }
   // Kernels that a step enqueues: see Context::kernels_of.
   using KernelsOf = std::function<std::vector<std::string>(const PlanStep&)>;
   std::string describe(const KernelsOf& kernels_of = {}) const;
 
  private:
-  friend class PlanBuilder;
-  PlanOptions options_;
-  std::vector<PlanStep> fold_, forward_, loss_, backward_, weights_, running_;
-  Ref logits_, logits_grad_;
-  Border input_, input_grad_, output_, output_grad_;
-  std::size_t arena_bytes_ = 0, workspace_bytes_ = 0, folded_bytes_ = 0;
-  int reorders_ = 0;
-  std::vector<kernels::Layout> parameter_layouts_;
+  PlanParts parts_;
 };
 
 // The gathers of a stage, in order. Used with synchronised batch normalisation only. They are the same for every plan,

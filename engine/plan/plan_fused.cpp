@@ -1,5 +1,4 @@
-// Steps in which a convolution performs parts of the adjacent batch normalisations (docs/decisions/0025).
-#include "engine/plan/plan_builder.h"
+#include "engine/plan/plan_fused.h"
 
 namespace dp::engine {
 
@@ -20,137 +19,140 @@ std::optional<double> seconds_of(Context& context, std::initializer_list<OpDesc>
 
 }  // namespace
 
-bool PlanBuilder::takes_moments(const Node& conv) const {
-  return plan_.options_.training && context_.norm_fusion() != NormFusion::never && neighbours_of(conv).normalizes >= 0;
+bool FusedNorms::takes_moments(const Node& conv) const {
+  return plan_.options.training && plan_.context.norm_fusion() != NormFusion::never &&
+         plan_.neighbours_of(conv).normalizes >= 0;
 }
 
-const Node* PlanBuilder::deferred_norm(const Node& conv) const {
+const Node* FusedNorms::deferred_norm(const Node& conv) const {
   const int from = conv.inputs[0];
-  return from >= 0 && results_[index(from)].deferred ? &nodes_[index(from)] : nullptr;
+  return from >= 0 && plan_.results[index(from)].deferred ? &plan_.nodes[index(from)] : nullptr;
 }
 
-bool PlanBuilder::sums_gradient(const Node& conv) const {
+bool FusedNorms::sums_gradient(const Node& conv) const {
   const int from = conv.inputs[0];
-  if (from < 0 || context_.norm_fusion() == NormFusion::never) return false;
-  const int gradient = neighbours_[index(from)].gradient;
-  return gradient >= 0 && &nodes_[index(gradient)] == &conv;
+  if (from < 0 || plan_.context.norm_fusion() == NormFusion::never) return false;
+  const int gradient = plan_.neighbours[index(from)].gradient;
+  return gradient >= 0 && &plan_.nodes[index(gradient)] == &conv;
 }
 
-NormConv2dForward PlanBuilder::fused_forward(const Node& conv, const TensorDesc& x, bool norm) const {
+NormConv2dForward FusedNorms::forward_desc(const Node& conv, const TensorDesc& x, bool norm) const {
   const Shape weights{conv.output[0], conv.input[0], conv.window.kernel, conv.window.kernel};
   const bool moments = takes_moments(conv);
   const auto eps =
-      moments ? eps_of_part(norms_.norm(nodes_[index(neighbours_of(conv).normalizes)].norm)) : std::nullopt;
-  return {x, any(weights), batched(conv.output), conv.window, norm, moments, eps};
+      moments ? plan_.eps_of_part(plan_.norms.norm(plan_.nodes[index(plan_.neighbours_of(conv).normalizes)].norm))
+              : std::nullopt;
+  return {x, plan_.any(weights), plan_.batched(conv.output), conv.window, norm, moments, eps};
 }
 
-bool PlanBuilder::defers(const Node& norm, const TensorDesc& x) {
-  const NormFusion mode = context_.norm_fusion();
-  const int reader = neighbours_of(norm).reader;
+bool FusedNorms::defers(const Node& norm, const TensorDesc& x) {
+  const NormFusion mode = plan_.context.norm_fusion();
+  const int reader = plan_.neighbours_of(norm).reader;
   if (mode == NormFusion::never || reader < 0) return false;
-  const Node& conv = nodes_[index(reader)];
-  if (folded_norm(conv) != nullptr) return false;  // it becomes a plain convolution, which reads a stored tensor
-  const NormConv2dForward with = fused_forward(conv, x, true), without = fused_forward(conv, x, false);
+  const Node& conv = plan_.nodes[index(reader)];
+  if (plan_.folded_norm(conv) != nullptr) return false;  // it becomes a plain convolution, which reads a stored tensor
+  const NormConv2dForward with = forward_desc(conv, x, true), without = forward_desc(conv, x, false);
   if (mode == NormFusion::measured && !is_faster(conv, with, without)) return false;
-  return context_.make_op(with)->tensors()[0].layout == x.layout;
+  return plan_.context.make_op(with)->tensors()[0].layout == x.layout;
 }
 
 // Whether the convolution is faster if it normalises its input itself. Compares all of its ops in a step.
-bool PlanBuilder::is_faster(const Node& conv, const NormConv2dForward& with, const NormConv2dForward& without) {
+bool FusedNorms::is_faster(const Node& conv, const NormConv2dForward& with, const NormConv2dForward& without) {
   const TensorDesc& x = with.x;
   const BatchNormForward forward{x, true, false};
   const Conv2dForward plain{x, with.w, with.y, conv.window, false, false};
   const OpDesc read = without.moments ? OpDesc(without) : OpDesc(plain);
-  if (!plan_.options_.training) {
-    const auto fused = seconds_of(context_, {with}), apart = seconds_of(context_, {forward, read});
+  if (!plan_.options.training) {
+    const auto fused = seconds_of(plan_.context, {with}), apart = seconds_of(plan_.context, {forward, read});
     return fused && apart && *fused < *apart;
   }
-  const TensorDesc dy = any(batched(conv.output).shape), w = with.w, dw = any_full(w.shape);
-  const auto fused = seconds_of(context_, {with, NormConv2dBackwardWeights{x, dy, dw, conv.window},
-                                           NormConv2dBackwardData{dy, w, x, conv.window, true, false, true}});
-  const auto apart = seconds_of(context_, {forward, read, Conv2dBackwardWeights{x, dy, dw, conv.window, false},
-                                           NormConv2dBackwardData{dy, w, x, conv.window, true, false, false}});
+  const TensorDesc dy = plan_.any(plan_.batched(conv.output).shape), w = with.w, dw = plan_.any_full(w.shape);
+  const auto fused = seconds_of(plan_.context, {with, NormConv2dBackwardWeights{x, dy, dw, conv.window},
+                                                NormConv2dBackwardData{dy, w, x, conv.window, true, false, true}});
+  const auto apart = seconds_of(plan_.context, {forward, read, Conv2dBackwardWeights{x, dy, dw, conv.window, false},
+                                                NormConv2dBackwardData{dy, w, x, conv.window, true, false, false}});
   return fused && apart && *fused < *apart;
 }
 
-bool PlanBuilder::forward_fused(const Node& node, const Value& x, Result& result) {
+bool FusedNorms::forward(const Node& node, const PlanValue& x, NodeResult& result) {
   const Node* const norm = deferred_norm(node);
   const bool moments = takes_moments(node);
   if (norm == nullptr && !moments) return false;
-  Steps& steps = plan_.forward_;
-  const Result* const before = norm ? &results_[index(node.inputs[0])] : nullptr;
-  const TensorDesc in = norm ? before->x.desc : x.desc.type == context_.activation_type() ? x.desc : any(x.desc.shape);
-  auto op = make(fused_forward(node, in, norm != nullptr));
+  PlanSteps& steps = plan_.forward;
+  const NodeResult* const before = norm ? &plan_.results[index(node.inputs[0])] : nullptr;
+  const TensorDesc in = norm ? before->x.desc : plan_.activation_desc(x.desc);
+  auto op = plan_.make(forward_desc(node, in, norm != nullptr));
   const TensorDesc wanted_x = op.tensors()[0], wanted_w = op.tensors()[1], out = op.tensors()[2];
-  const Value from = norm ? before->x : as(steps, node.name, x, wanted_x);
-  const Value weight = parameter(plan_.forward_, node.name + " weight", node.weight, wanted_w);
-  result.x = norm || (mixed() && x.desc.type != from.desc.type) ? from : x;
-  result.y = new_value(out);
+  const PlanValue from = norm ? before->x : plan_.as(steps, node.name, x, wanted_x);
+  const PlanValue weight = plan_.parameter(plan_.forward, node.name + " weight", node.weight, wanted_w);
+  result.x = norm || (plan_.mixed() && x.desc.type != from.desc.type) ? from : x;
+  result.y = plan_.new_value(out);
   Ref saved{}, scale{}, bias{}, statistics{}, stats{};
-  if (norm) saved = before->saved.where, scale = parameter_place(norm->weight), bias = parameter_place(norm->bias);
+  if (norm)
+    saved = before->saved.where, scale = plan_.parameter_place(norm->weight), bias = plan_.parameter_place(norm->bias);
   if (moments) {
-    const std::size_t behind = index(neighbours_of(node).normalizes);
-    const Norm& own = norms_.norm(nodes_[behind].norm);
-    statistics = own_moments(own);
-    if (eps_of_part(own)) stats = (results_[behind].saved = new_doubles(1 + 2 * own.channels)).where;
+    const std::size_t behind = index(plan_.neighbours_of(node).normalizes);
+    const Norm& own = plan_.norms.norm(plan_.nodes[behind].norm);
+    statistics = plan_.own_moments(own);
+    if (plan_.eps_of_part(own)) stats = (plan_.results[behind].saved = plan_.new_doubles(1 + 2 * own.channels)).where;
   }
-  add(steps, node.name, "", std::move(op),
-      {.x = from.where,
-       .stats = saved,
-       .weight = scale,
-       .bias = bias,
-       .w = weight.where,
-       .y = result.y.where,
-       .moments = statistics,
-       .y_stats = stats});
-  steps.back().gathers = moments && plan_.options_.norm == BatchNormMode::sync;
+  plan_.add(steps, node.name, "", std::move(op),
+            {.x = from.where,
+             .stats = saved,
+             .weight = scale,
+             .bias = bias,
+             .w = weight.where,
+             .y = result.y.where,
+             .moments = statistics,
+             .y_stats = stats});
+  steps.back().gathers = moments && plan_.options.norm == BatchNormMode::sync;
   return true;
 }
 
-NormConv2dBackwardWeights PlanBuilder::fused_backward_weights(const Node& node, const TensorDesc& x,
-                                                              const TensorDesc& dy) const {
-  return {x, dy, any_full({node.output[0], node.input[0], node.window.kernel, node.window.kernel}), node.window};
+NormConv2dBackwardWeights FusedNorms::backward_weights(const Node& node, const TensorDesc& x,
+                                                       const TensorDesc& dy) const {
+  return {x, dy, plan_.any_full(weight_shape(node)), node.window};
 }
 
-void PlanBuilder::backward_data_and_sums(const Node& node, const Value& dy) {
-  Steps& steps = plan_.backward_;
+void FusedNorms::backward_data(const Node& node, const PlanValue& dy) {
+  PlanSteps& steps = plan_.backward;
   const int from = node.inputs[0];
-  const Node& before = nodes_[index(from)];
-  Result& result = results_[index(from)];
-  const Norm& norm = norms_.norm(before.norm);
+  const Node& before = plan_.nodes[index(from)];
+  NodeResult& result = plan_.results[index(from)];
+  const Norm& norm = plan_.norms.norm(before.norm);
   const std::string name = node.name + " backward_data";
-  std::vector<Gradient>& others = gradients_[index(from)];
+  std::vector<NodeGradient>& others = gradients_.summands(from);
 
-  const TensorDesc w = any({node.output[0], node.input[0], node.window.kernel, node.window.kernel});
+  const TensorDesc w = plan_.any(weight_shape(node));
   const bool adds = !others.empty();
-  auto op = make(
-      NormConv2dBackwardData{any(dy.desc.shape), w, result.x.desc, node.window, before.relu, adds, result.deferred});
+  auto op = plan_.make(NormConv2dBackwardData{plan_.any(dy.desc.shape), w, result.x.desc, node.window, before.relu,
+                                              adds, result.deferred});
   const TensorDesc wanted_dy = op.tensors()[0], wanted_w = op.tensors()[1];
-  const Value grad = as(steps, name, dy, wanted_dy);
-  const Value weight = backward_weight(node, wanted_w);
-  Value second;
-  if (adds) second = as(steps, name, others.front().value, result.x.desc);
-  const TensorDesc channels = channels_desc(norm.channels);
-  const Value dw = gradient_target(before.weight, channels), db = gradient_target(before.bias, channels);
-  const Value dz = new_value(result.x.desc);
+  const PlanValue grad = plan_.as(steps, name, dy, wanted_dy);
+  const PlanValue weight = gradients_.weight_of(node, wanted_w);
+  PlanValue second;
+  if (adds) second = plan_.as(steps, name, others.front().value, result.x.desc);
+  const TensorDesc channels = plan_.channels_desc(norm.channels);
+  const PlanValue dw = gradients_.target(before.weight, channels), db = gradients_.target(before.bias, channels);
+  const PlanValue dz = plan_.new_value(result.x.desc);
   const bool renormalizes = result.deferred;
-  add(steps, node.name, "backward_data", std::move(op),
-      {.dy = grad.where,
-       .w = weight.where,
-       .dy2 = second.where,
-       .x = result.x.where,
-       .y = before.relu && !renormalizes ? result.y.where : Ref{},
-       .stats = result.saved.where,
-       .weight = renormalizes ? parameter_place(before.weight) : Ref{},
-       .bias = renormalizes ? parameter_place(before.bias) : Ref{},
-       .sums = own_sums(norm),
-       .dweight = dw.where,
-       .dbias = db.where,
-       .dz = dz.where});
-  steps.back().gathers = plan_.options_.norm == BatchNormMode::sync;
-  if (!plan_.options_.split_backward) finished(node.weight, node.bias);
-  store_gradient(before.name + " weight", before.weight, dw);
-  store_gradient(before.name + " bias", before.bias, db);
+  plan_.add(steps, node.name, "backward_data", std::move(op),
+            {.dy = grad.where,
+             .w = weight.where,
+             .dy2 = second.where,
+             .x = result.x.where,
+             .y = before.relu && !renormalizes ? result.y.where : Ref{},
+             .stats = result.saved.where,
+             .weight = renormalizes ? plan_.parameter_place(before.weight) : Ref{},
+             .bias = renormalizes ? plan_.parameter_place(before.bias) : Ref{},
+             .sums = plan_.own_sums(norm),
+             .dweight = dw.where,
+             .dbias = db.where,
+             .dz = dz.where});
+  steps.back().gathers = plan_.options.norm == BatchNormMode::sync;
+  if (!plan_.options.split_backward) gradients_.finished(node.weight, node.bias);
+  gradients_.store(before.name + " weight", before.weight, dw);
+  gradients_.store(before.name + " bias", before.bias, db);
   others.assign(1, {dz, true});
   result.summed = true;
 }

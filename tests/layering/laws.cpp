@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <regex>
+#include <set>
 
 namespace dp::test {
 namespace {
@@ -221,6 +222,25 @@ std::vector<Violation> check_comments(const std::vector<SourceFile>& files) {
         found.push_back(at(file, static_cast<int>(i) + 1,
                            "a comment of " + std::to_string(file.comment_ends[i]) + " columns; wrap it at " +
                                std::to_string(kMaxColumns)));
+  return found;
+}
+
+std::vector<Violation> check_classes(const std::vector<SourceFile>& files) {
+  // "void Outer::Inner::call(", "Type::Type(" at the start of a line. Types begin with a capital letter.
+  static const std::regex definition(
+      R"(^(?=[A-Za-z\[])(?:[^()=;]*[ &*])?((?:[A-Z]\w*(?:<\w+>)?::)+)(?:~?\w+|operator[^ (]*)\()");
+  std::map<std::string, std::set<std::string>> sources;  // "engine Outer::Inner::": files
+  for (const SourceFile& file : files) {
+    if (file.in("tests") || !(file.path.ends_with(".cpp") || file.path.ends_with(".cu"))) continue;
+    for (const std::string& line : file.code)
+      if (std::smatch match; std::regex_search(line, match, definition))
+        sources[file.path.substr(0, file.path.find('/')) + " " + match[1].str()].insert(file.path);
+  }
+  std::vector<Violation> found;
+  for (const auto& [name, paths] : sources)
+    if (paths.size() > 2)
+      found.push_back({*paths.begin(), name.substr(name.find(' ') + 1) + " is in " + std::to_string(paths.size()) +
+                                           " sources; at most two, or a reader does not find its parts"});
   return found;
 }
 

@@ -190,6 +190,25 @@ TEST_CASE("law 5: no comment is wider than 120 columns") {
               "tests/a.py:3", "tests/a.py:5"});
 }
 
+TEST_CASE("law 5: a class is in at most two sources") {
+  check_tree(dp::test::check_classes);
+  const std::string call = "void Whole::Part::call(int x) {\n  Other::call(x);\n}\n";
+  CHECK(found(dp::test::check_classes, {{"engine/a.cpp", call},
+                                        {"engine/b.cpp", call + "void Whole::call() {}\nWhole::Whole() = default;\n"},
+                                        {"engine/c.cpp", "void Whole::call() {}\nint x = Whole::Part::count(1);\n"},
+                                        {"engine/d.cpp", "  Whole::Part::call(1);\n// Whole::Part::call(1)\n"},
+                                        {"kernels/e.cu", call},
+                                        {"tests/f.cpp", call}})
+            .empty());
+  CHECK(found(dp::test::check_classes, {{"engine/a.cpp", call},
+                                        {"engine/b.cpp", "Whole::Part::Part() : x_(1) {}\n"},
+                                        {"engine/c.cpp", "const std::vector<int>& Whole::Part::of(int) const {\n}\n"},
+                                        {"kernels/a.cu", "Held<T>::~Held() {}\n"},
+                                        {"kernels/b.cpp", "Held<T>& Held<T>::operator=(Held&&) {\n}\n"},
+                                        {"kernels/c.cpp", "[[nodiscard]] int Held<T>::get() {}\n"}}) ==
+        Where{"engine/a.cpp", "kernels/a.cu"});
+}
+
 TEST_CASE("law 5: no folder holds more than 30 sources") {
   check_tree(dp::test::check_rooms);
   std::map<std::string, std::string> tree{{"engine/CMakeLists.txt", ""}, {"engine/plan/a.h", ""}};

@@ -62,17 +62,18 @@ std::unique_ptr<CudaOp> make(const GeluBackward& desc, const CudaOpOptions& opti
     (6, "kernels/cuda/sources.cmake", "    ops/elementwise\n", "@    ops/gelu\n"),
     (7, "engine/plan/plan_builder.cpp", "  switch (node.kind) {\n", """\
 @    case NodeKind::gelu:
-      result.x = as(steps, node.name, x, computed(x.desc));
-      result.y = new_value(result.x.desc);
-      add(steps, node.name, "", make(GeluForward{result.x.desc}), {.x = result.x.where, .y = result.y.where});
+      result.x = plan_.as(steps, node.name, x, plan_.computed(x.desc));
+      result.y = plan_.new_value(result.x.desc);
+      plan_.add(steps, node.name, "", plan_.make(GeluForward{result.x.desc}),
+                {.x = result.x.where, .y = result.y.where});
       return;
 """),
     (7, "engine/plan/plan_backward.cpp", "  switch (node.kind) {\n", """\
 @    case NodeKind::gelu: {
-      const Value to = in_place_or_new(dy);
-      add(steps, node.name, "backward", make(GeluBackward{from.desc}),
-          {.dy = from.where, .x = result.x.where, .dx = to.where});
-      return give(node.inputs[0], to, true);
+      const PlanValue to = gradients_.in_place_or_new(dy);
+      plan_.add(steps, node.name, "backward", plan_.make(GeluBackward{from.desc}),
+                {.dy = from.where, .x = result.x.where, .dx = to.where});
+      return gradients_.give(node.inputs[0], to, true);
     }
 """),
     (8, "tests/kernels/CMakeLists.txt", "target_link_libraries(test_reference PRIVATE dp_op_rig)", """\

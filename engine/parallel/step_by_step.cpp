@@ -1,4 +1,4 @@
-// The step-by-step interface, as with nn.DataParallel: forward, backward, step.
+// The parts of a step as separate calls, as with nn.DataParallel: forward, backward, step.
 #include <algorithm>
 
 #include "dp/error.h"
@@ -90,40 +90,35 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   return logits;
 }
 
-const Tensor& DataParallel::forward(const Tensor& images) { return state_->forward_all(images, /*training=*/true); }
-const Tensor& DataParallel::predict(const Tensor& images) { return state_->forward_all(images, /*training=*/false); }
-
-void DataParallel::backward(const Tensor& logits_grad) {
-  State& s = *state_;
-  refuse_scaled(s.setup.scales_loss());
-  if (s.forward_rows == 0) throw Error(ErrorCode::usage, "backward() needs a forward() before it");
-  if (logits_grad.shape() != s.logits.shape() || logits_grad.dtype() != s.logits.dtype())
+void DataParallel::State::backward(const Tensor& logits_grad) {
+  refuse_scaled(setup.scales_loss());
+  if (forward_rows == 0) throw Error(ErrorCode::usage, "backward() needs a forward() before it");
+  if (logits_grad.shape() != logits.shape() || logits_grad.dtype() != logits.dtype())
     throw Error(ErrorCode::usage, std::string("the gradient of the logits has shape ") +
                                       to_string(logits_grad.shape()) + " and type " + to_string(logits_grad.dtype()) +
-                                      ", the logits have " + to_string(s.logits.shape()) + " and " +
-                                      to_string(s.logits.dtype()));
-  const std::int64_t rows = s.forward_rows;
-  s.forward_rows = 0;
-  s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
-    s.step->backward_alone(replica, gradient_sync, logits_grad, rows);
+                                      ", the logits have " + to_string(logits.shape()) + " and " +
+                                      to_string(logits.dtype()));
+  const std::int64_t rows = forward_rows;
+  forward_rows = 0;
+  team.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
+    step->backward_alone(replica, gradient_sync, logits_grad, rows);
   });
 }
 
-void DataParallel::step(const Optimizer& optimizer) {
-  State& s = *state_;
-  refuse_pipeline(s.setup);
-  refuse_scaled(s.setup.scales_loss());
-  engine::check(optimizer);
-  s.begin_change();
-  const engine::UpdateKind update = engine::kind_of(optimizer);
-  s.reserve(update);
-  const kernels::StepInputs inputs = s.step_inputs(1, &optimizer);
-  s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
-    s.step->update_alone(replica, gradient_sync, inputs, update);
+void DataParallel::State::update(const Optimizer& by) {
+  refuse_pipeline(setup);
+  refuse_scaled(setup.scales_loss());
+  engine::check(by);
+  begin_change();
+  const engine::UpdateKind kind = engine::kind_of(by);
+  reserve(kind);
+  const kernels::StepInputs inputs = step_inputs(1, &by);
+  team.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
+    step->update_alone(replica, gradient_sync, inputs, kind);
   });
-  s.end_step();
-  s.optimizer.updated();
-  for (const auto& average : s.averages) average->updated();
+  end_step();
+  optimizer.updated();
+  for (const auto& average : averages) average->updated();
 }
 
 }  // namespace dp

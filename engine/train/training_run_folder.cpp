@@ -1,7 +1,12 @@
-// The start of a run: a new one, or one that continues from a checkpoint.
+// The folder of a run: a new one, or one that continues from a checkpoint. Also what it holds for people: report.html,
+// and predictions.json, from which the page shows what is confused.
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <utility>
+
 #include "dp/error.h"
+#include "dp/report.h"
 #include "engine/train/busy.h"
 #include "engine/train/passes.h"
 #include "engine/train/record/environment_record.h"
@@ -131,6 +136,40 @@ void TrainingRun::continue_from(Resumed& resumed) {
     notice("the checkpoint's moving average is ignored; --model-ema continues it");
   if (!had_average(resumed) && options_.parallel.ema_decay)
     notice("the checkpoint has no moving average; a new one starts from its weights");
+}
+
+void TrainingRun::store_logits() {
+  constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // on all devices
+  const std::int64_t classes = net_.model().output().numel(), batches = test_.batches_per_epoch();
+  predicts_ = writes_ && classes <= kMostClasses && classes == test_.dataset().classes() &&
+              batches * eval_batch_size(options_) * classes <= kMostBytes / static_cast<std::int64_t>(sizeof(float));
+  if (predicts_) net_.store_logits(batches, std::ranges::max(test_.batch_sizes()));
+}
+
+void TrainingRun::take_predictions(bool average) {
+  if (!predicts_) return;
+  Predictions all = predictions_of(net_.take_logits(), net_.model().output().numel());
+  if (group() != nullptr) all = merged(group()->exchange(packed(all)));
+  predictions_.reset();
+  if (!folder_.writes() || all.samples != test_.dataset().size()) return;  // a device had no room for its part
+  all.step = state_.step;
+  all.average = average;
+  predictions_ = std::move(all);
+}
+
+void TrainingRun::write_page(bool last) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  if (!folder_.writes() || (!last && begin < next_page_)) return;
+  const Busy busy(group());
+  if (predictions_)
+    write_record([this] {
+      const Predictions taken = *std::exchange(predictions_, std::nullopt);
+      write_predictions(folder_.path() + "/predictions.json", taken, test_.dataset());
+    });
+  write_record([this] { write_report({folder_.path()}, folder_.path() + "/report.html"); });
+  constexpr int kRarely = 400;  // a quarter of a percent of the run's time
+  next_page_ = Clock::now() + kRarely * (Clock::now() - begin);
 }
 
 }  // namespace dp
