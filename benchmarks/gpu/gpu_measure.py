@@ -29,16 +29,23 @@ class Programs:
     def run(self, command, seconds, **variables):
         """Runs a command. Returns "", or the reason of its failure with its last line of stderr."""
         with tempfile.TemporaryFile() as words:
+            process = None
             try:
-                done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words, timeout=seconds, check=False,
-                                      env={**self.environment, **variables}, preexec_fn=end_with_parent)
-                if done.returncode == 0:
+                # Not subprocess.run: interrupted just before it waits, it waits until the program ends.
+                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words,
+                                           env={**self.environment, **variables}, preexec_fn=end_with_parent)
+                status = process.wait(seconds)
+                if status == 0:
                     return ""
-                how = f"exit status {done.returncode}" if done.returncode > 0 else f"ended by signal {-done.returncode}"
+                how = f"exit status {status}" if status > 0 else f"ended by signal {-status}"
             except subprocess.TimeoutExpired:
                 how = f"not finished after {seconds:.0f} s"
             except OSError as error:
                 return one_line(error)
+            finally:
+                if process is not None:
+                    process.kill()
+                    process.wait()
             words.seek(0)
             last = words.read().decode(errors="replace").strip().splitlines()[-1:]
             return f"{how}: {one_line(last[0])}" if last else how
