@@ -59,6 +59,8 @@ class Survey {
 
   void add(const std::string& name, std::unique_ptr<HostOp> op) {
     if (op == nullptr || op->is_fallback()) return;
+    for (const Candidate& c : candidates_)  // a second measurement would measure the noise
+      if (c.op->implementation() == op->implementation()) return;
     Candidate c{name, std::move(op), {}, {}, {}};
     c.workspace = memory_of(c.op->workspace_bytes());
     for (const TensorDesc& tensor : c.op->tensors()) c.memory.push_back(memory_of(tensor.layout.bytes));
@@ -216,6 +218,6 @@ TEST_CASE("the rules choose a convolution that is as fast as any other one") {
         }
     std::printf("%s: all %.3f s, the best of each %.3f s: %.3f\n", type == DType::f32 ? "f32" : "bf16", chosen,
                 possible, chosen / possible);
-    CHECK(chosen <= 1.05 * possible);
+    CHECK(chosen <= 1.03 * possible);
   }
 }
