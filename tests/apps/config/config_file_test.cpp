@@ -91,6 +91,11 @@ TEST_CASE("a config that cannot be used is refused, with the line or the option"
   check("lr = [0.1, 0.2]\n", {"lr"});
   check("opt-eps = 0.1\n", {"--opt-eps", "adamw"});
   check("seed = 1\n[training]\nlr = 0.1\n", {"[training] is a table", "move its options to the top"});
+  write_text(temp / "split.toml", "split = \"3:1\"\n");  // a split that was asked for is not silently dropped
+  check_bad_input({{"--config", "split.toml", "--model", "mlp", "--dataset", "synthetic", "--cpu", "3"},
+                   2,
+                   {"3:1 has 2 weights for 3 replicas"}},
+                  temp.path());
   write_text(temp / "rate.toml", "lr = 0.1\n");
   check_bad_input(
       {{"--config", "rate.toml", "--lr-scale", "linear"}, 2, {"rate.toml", "give the unscaled rate with --lr"}},
