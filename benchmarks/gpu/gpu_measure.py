@@ -31,7 +31,7 @@ class Programs:
         with tempfile.TemporaryFile() as words:
             process = None
             try:
-                # Not subprocess.run: interrupted just before it waits, it waits until the program ends.
+                # subprocess.run would wait for the program's end if a signal arrived just before its wait.
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=words,
                                            env={**self.environment, **variables}, preexec_fn=end_with_parent)
                 status = process.wait(seconds)

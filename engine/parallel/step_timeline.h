@@ -1,4 +1,4 @@
-// What the tracers of all replicas recorded: a timeline in one file, and times of layers. Also the bound of a step.
+// The timeline and the times of layers that the tracers recorded, and the lower bound of a step's time.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace dp::engine {
 
-// As DataParallel's functions of these names. Without tracers: Error(usage).
+// See DataParallel's functions of the same names. write_trace and layer_times: Error(usage) without tracers.
 std::int64_t write_trace(ReplicaSet& team, const ModelSetup& setup, const std::vector<std::string>& device_names,
                          const std::string& file);
 std::vector<LayerTime> layer_times(ReplicaSet& team, const ModelSetup& setup);

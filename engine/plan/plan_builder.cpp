@@ -103,8 +103,7 @@ void PlanBuilder::forward_weighted(const Node& node, const PlanValue& x, NodeRes
            : layers_.forward_with_dropout(node, x, result) || layers_.forward_with_loss(node, x, result))
     return;
   TensorDesc in = plan_.activation_desc(x.desc);
-  const std::int64_t inner = node.input.numel();
-  const TensorDesc w = plan_.any(conv ? weight_shape(node) : Shape{node.output[0], inner});
+  const TensorDesc w = plan_.any(weight_shape(node));
   const auto add_layer = [&](const auto& desc) {
     auto op = plan_.make(desc);
     const TensorDesc wanted_x = op.tensors()[0], wanted_w = op.tensors()[1], out = op.tensors()[2];

@@ -1,5 +1,5 @@
 // A plan while it is built: the nodes of the model, their results so far, and the steps with their buffers. Used only
-// by the classes that PlanBuilder consists of.
+// by PlanBuilder and the classes that it consists of.
 #pragma once
 
 #include <optional>
@@ -59,10 +59,11 @@ struct PlanDraft : PlanParts {
   kernels::TensorDesc any(const Shape& shape) const { return {shape, context.activation_type(), {}}; }
   kernels::TensorDesc any_full(const Shape& shape) const { return {shape, context.compute_type(), {}}; }
   kernels::TensorDesc batched(const Shape& per_sample) const { return any(per_sample.prepended(options.batch)); }
-  // The same tensor in the activation type. If the type changes: in any layout, or row-major.
+  // In the activation type; in any layout if the type changes.
   kernels::TensorDesc activation_desc(const kernels::TensorDesc& x) const {
     return x.type == context.activation_type() ? x : any(x.shape);
   }
+  // The same, but row-major if the type changes.
   kernels::TensorDesc computed(const kernels::TensorDesc& desc) const;
   kernels::TensorDesc parameter_desc(int entry) const;
   kernels::TensorDesc channels_desc(std::int64_t channels) const;

@@ -37,7 +37,7 @@ bool FusedNorms::sums_gradient(const Node& conv) const {
 }
 
 NormConv2dForward FusedNorms::forward_desc(const Node& conv, const TensorDesc& x, bool norm) const {
-  const Shape weights{conv.output[0], conv.input[0], conv.window.kernel, conv.window.kernel};
+  const Shape weights = weight_shape(conv);
   const bool moments = takes_moments(conv);
   const auto eps =
       moments ? plan_.eps_of_part(plan_.norms.norm(plan_.nodes[index(plan_.neighbours_of(conv).normalizes)].norm))

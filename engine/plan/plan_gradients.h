@@ -39,7 +39,8 @@ class PlanGradients {
   void store(const std::string& name, int entry, const PlanValue& gradient);
   void finished(int weight, int bias);    // marks the entries as final after the last added step
   PlanSteps& steps() { return *steps_; }  // to which gradients of parameters are added: backward or weights
-  void add_later(std::function<void()> add) { later_.push_back(std::move(add)); }  // weight gradients are split off
+  // With split_backward: `add` runs in end().
+  void add_later(std::function<void()> add) { later_.push_back(std::move(add)); }
 
  private:
   PlanDraft& plan_;

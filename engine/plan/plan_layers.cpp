@@ -151,7 +151,7 @@ bool FusedLayers::backward_with_pool(const Node& node, const PlanValue& dy, cons
 bool FusedLayers::backward_at_once(const Node& node, const PlanValue& dy, const NodeResult& result) {
   const int before = masked_input(node);
   if (before < 0 || result.x.where.offset != plan_.results[index(before)].y.where.offset) return false;
-  const Shape weights{node.output[0], node.input.numel()};
+  const Shape weights = weight_shape(node);
   const LinearReluBackward desc{{result.x.desc, dy.desc, plan_.any_full(weights), node.bias >= 0},
                                 {dy.desc, plan_.any(weights), result.x.desc},
                                 plan_.results[index(before)].scale};

@@ -1,5 +1,5 @@
-// The folder of a run: a new one, or one that continues from a checkpoint. Also what it holds for people: report.html,
-// and predictions.json, from which the page shows what is confused.
+// The start of a run, new or from a checkpoint, and the files that it writes for people: report.html, and
+// predictions.json, from which the page shows what is confused.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -35,5 +35,7 @@ double seconds_of(HostOp& update, std::uint32_t nesterov) {
 // GCC once vectorised only the loop with Nesterov momentum: the other one took three times as long.
 TEST_CASE("an update with plain momentum is as fast as one with Nesterov momentum") {
   const auto update = make(OptimizerUpdate{kCount}, CpuOpOptions{.threads = 1});
-  CHECK(seconds_of(*update, 0) < 1.5 * seconds_of(*update, 1));
+  const double plain = seconds_of(*update, 0), nesterov = seconds_of(*update, 1);
+  CHECK(plain < 1.5 * nesterov);
+  CHECK(nesterov < 1.5 * plain);
 }

@@ -239,8 +239,9 @@ std::vector<Violation> check_classes(const std::vector<SourceFile>& files) {
   std::vector<Violation> found;
   for (const auto& [name, paths] : sources)
     if (paths.size() > 2)
-      found.push_back({*paths.begin(), name.substr(name.find(' ') + 1) + " is in " + std::to_string(paths.size()) +
-                                           " sources; at most two, or a reader does not find its parts"});
+      found.push_back({*paths.begin(), name.substr(name.find(' ') + 1, name.size() - name.find(' ') - 3) +
+                                           " is defined in " + std::to_string(paths.size()) +
+                                           " sources; a class may be in two"});
   return found;
 }
 

@@ -34,8 +34,8 @@ std::vector<Violation> check_cuda(const std::vector<SourceFile>& files);
 std::vector<Violation> check_length(const std::vector<SourceFile>& files);
 // 5: no comment extends beyond column 120. Code may.
 std::vector<Violation> check_comments(const std::vector<SourceFile>& files);
-// 5: the member functions of a class that are defined outside of it are in at most two files. A class of another
-// top-level folder may have the same name.
+// 5: the member functions of a class that are defined outside of it are in at most two files. Classes of one name count
+// as one within a top-level folder. Does not see functions that return a type with parentheses.
 std::vector<Violation> check_classes(const std::vector<SourceFile>& files);
 // 5: no folder directly contains more than 30 source files.
 std::vector<Violation> check_rooms(const std::vector<SourceFile>& files);

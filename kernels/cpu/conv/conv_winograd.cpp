@@ -6,8 +6,8 @@ namespace dp::kernels {
 // transforms of inputs and results, of whole tiles even at image edges, and once per call of the weights. With oneDNN
 // 2.6, for 32 to 512 channels, images of 4 to 56 pixels and batches of 1 to 64,
 //   direct time / Winograd time = 2.3 * (fraction of tile cells in the image) * tiles / (tiles + weight_tiles)
-// is within 15 % on Zen 4 with 24 weight tiles, and 8 for the weight gradient. A Xeon with AMX takes longer to
-// transform weights that do not fit into its cache. The constants below suit both (docs/decisions/0048).
+// matches measurements on Zen 4 within 15 % if weight_tiles is 24, or 8 for the weight gradient. A Xeon with AMX needs
+// more time for weights that exceed its cache. These constants suit both (docs/decisions/0048).
 bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window) {
   if (window.kernel != 3 || window.stride != 1 || window.padding > 1) return false;
   if (weights[0] < 32 || weights[1] < 32) return false;

@@ -11,8 +11,8 @@ enum class ConvPass { forward, data, weights };
 // shape of the convolution's output. Only shapes decide, so that equal plans compute equal bits.
 bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window);
 
-// Whether our own Winograd computes the gradient of these weights faster than oneDNN's: it does if the weights are much
-// larger than the second-level cache.
+// Whether our own Winograd computes the gradient of these weights faster than oneDNN's: true if the transformed weights
+// (36 floats per pair of channels) far exceed the second-level cache.
 bool own_winograd_pays(const Shape& weights);
 
 }  // namespace dp::kernels
