@@ -88,7 +88,7 @@ def sanitize(parts, build, tool):
         for binary, names in runs:
             try:
                 why = reason(*parts.command(
-                    part, [sanitizer, "--tool", tool, "--error-exitcode", FOUND, binary, ",".join(names)], 100, DP_TESTED_KINDS="cuda",
+                    part, [sanitizer, "--tool", tool, "--error-exitcode", FOUND, binary, ",".join(names)], 200, DP_TESTED_KINDS="cuda",
                     OMP_NUM_THREADS=2, DP_PLUGIN_PATH=program(build, "libdp_cuda.so"), CUDA_MODULE_LOADING="LAZY"))
             except subprocess.TimeoutExpired as expired:  # continue with the next program
                 why = f"stopped after {expired.timeout:.0f} s"
