@@ -121,6 +121,7 @@ TEST_CASE("process group: ranks that join after another rank has ended get an er
   greeting(address, 2, 3);
   std::string first, second;
   std::thread late([&] { second = refusal(address.options(1, 3)); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // rank 1 has connected before rank 0 fails and ends
   first = refusal(address.options(0, 3));
   late.join();
   const std::string why = "could not join: rank 2 failed: its process ended without an error message (was it killed?)";
