@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <future>
 #include <set>
 
 #include "engine/process_group/connection.h"
@@ -119,14 +120,12 @@ TEST_CASE("process group: the ranks that joined name a missing rank after the ti
 TEST_CASE("process group: ranks that join after another rank has ended get an error that names it") {
   GroupAddress address;
   greeting(address, 2, 3);
-  std::string first, second;
-  std::thread late([&] { second = refusal(address.options(1, 3)); });
+  auto late = std::async(std::launch::async, [&] { return refusal(address.options(1, 3)); });
   std::this_thread::sleep_for(std::chrono::milliseconds(500));  // rank 1 has connected before rank 0 fails and ends
-  first = refusal(address.options(0, 3));
-  late.join();
+  const std::string first = refusal(address.options(0, 3));
   const std::string why = "could not join: rank 2 failed: its process ended without an error message (was it killed?)";
   CHECK(first == "rank 0 of 3 " + why);
-  CHECK(second == "rank 1 of 3 " + why);
+  CHECK(late.get() == "rank 1 of 3 " + why);
 }
 
 TEST_CASE("process group: a rank that connects after a failure gets its message") {
