@@ -28,9 +28,10 @@ class Case:
     @property
     def program(self):
         """The case's Catch2 program if the case can share a process, else None."""
-        alone = self.environment or self.passes_with or self.must_fail or len(self.command) < 2
+        if self.environment or self.passes_with or self.must_fail or len(self.command) < 2:
+            return None
         own = pathlib.Path(self.command[0]).name.startswith("test_") and not self.command[1].startswith(("[", "-"))
-        return self.command[0] if own and not alone else None
+        return self.command[0] if own else None
 
 
 def listed(build):

@@ -44,8 +44,9 @@ class Lists(Pretended):
 
     def test_cheap_cases_of_a_program_share_a_process(self):
         cases = [self.case("a: 1"), self.case("b: 1"), self.case("a: 2"), self.case("a: 3", seconds=5), self.case("a: 4"),
-                 self.case("b: 2", environment=["X=1"])]
-        self.assertEqual([[case.name for case in chunk] for chunk in chunks(cases)], [["a: 1", "a: 2"], ["b: 1"], ["a: 3"], ["a: 4"], ["b: 2"]])
+                 self.case("b: 2", environment=["X=1"]), Case("no arguments", ["/b/test_a"])]
+        self.assertEqual([[case.name for case in chunk] for chunk in chunks(cases)],
+                         [["a: 1", "a: 2"], ["b: 1"], ["a: 3"], ["a: 4"], ["b: 2"], ["no arguments"]])
 
 
 class Runs(Pretended):
