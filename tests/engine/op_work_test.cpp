@@ -2,7 +2,9 @@
 
 #include <chrono>
 #include <map>
+#include <memory>
 #include <numeric>
+#include <span>
 
 #include "dp/data_parallel.h"
 #include "dp/models.h"
@@ -40,6 +42,26 @@ class Planned {
   ParameterTable table_;
   Plan plan_;
 };
+
+// Only says which tensors it has.
+class NamedTensors final : public kernels::Op {
+ public:
+  explicit NamedTensors(std::vector<kernels::TensorDesc> tensors) : tensors_(std::move(tensors)) {}
+  void run(kernels::Stream&, std::span<void* const>, void*) override {}
+  const std::vector<kernels::TensorDesc>& tensors() const override { return tensors_; }
+  std::string implementation() const override { return "none"; }
+
+ private:
+  std::vector<kernels::TensorDesc> tensors_;
+};
+
+PlanStep step_of(kernels::OpDesc desc, std::vector<kernels::TensorDesc> tensors,
+                 const std::vector<Space>& spaces = {}) {
+  PlanStep step{.name = "a op", .node = "a", .desc = std::move(desc), .op = {}};
+  step.op = std::make_unique<NamedTensors>(std::move(tensors));
+  for (const Space space : spaces) step.args[static_cast<std::size_t>(step.arg_count++)].space = space;
+  return step;
+}
 
 }  // namespace
 
@@ -81,6 +103,80 @@ TEST_CASE("op work: a product counts a multiplication and an addition per weight
   CHECK(expected.size() == 4);
   CHECK(flops_of(planned.plan().forward()) + flops_of(planned.plan().loss()) == all);
   CHECK(flops_of(planned.plan().backward()) == 2 * all - expected.front());  // the images have no gradient
+}
+
+TEST_CASE("op work: a fused op counts the products of its members and the tensors that exist in memory") {
+  using namespace kernels;
+  const auto context = backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
+  const auto desc = [&](const Shape& shape) {
+    return TensorDesc{shape, DType::f64, context->plain_layout(shape, DType::f64)};
+  };
+  const TensorDesc x = desc({4, 8, 6, 6}), w = desc({16, 8, 3, 3}), y = desc({4, 16, 6, 6}),
+                   pooled = desc({4, 16, 3, 3});
+  const double x_bytes = 8 * 4 * 8 * 36, w_bytes = 8 * 16 * 72, y_bytes = 8 * 4 * 16 * 36, pooled_bytes = y_bytes / 4;
+  const double conv = 2.0 * 4 * 16 * 36 * 72;
+  const Window window{.kernel = 3, .stride = 1, .padding = 1}, pool{.kernel = 2, .stride = 2, .padding = 0};
+  const TensorDesc rows = desc({4, 32}), matrix = desc({10, 32}), logits = desc({4, 10});
+  const double rows_bytes = 8 * 4 * 32, matrix_bytes = 8 * 10 * 32, logits_bytes = 8 * 4 * 10;
+  const double linear = 2.0 * 4 * 10 * 32;
+  const LinearForward forward{rows, matrix, logits};
+  const LinearBackwardData data{logits, matrix, rows};
+
+  struct Row {
+    PlanStep step;
+    std::string kind;
+    double flops, bytes;
+    bool named = true;  // as a convolution or linear layer
+  };
+  std::vector<Row> all;
+  all.push_back(
+      {step_of(Conv2dPoolForward{{x, w, y, window}, {.x = y, .y = pooled, .window = pool}}, {x, w, y, pooled}),
+       "conv2d_forward", conv, x_bytes + w_bytes + pooled_bytes});
+  all.push_back({step_of(Conv2dReluBackwardData{{y, w, x, window}}, {y, w, x}), "conv2d_backward_data", conv,
+                 x_bytes + w_bytes + y_bytes});
+  all.push_back({step_of(LinearDropoutForward{forward, {}}, {rows, matrix, logits}), "linear_forward", linear,
+                 rows_bytes + matrix_bytes + logits_bytes});
+  all.push_back({step_of(LinearLoss{forward, {}}, {rows, matrix, logits}), "linear_forward", linear,
+                 rows_bytes + matrix_bytes + logits_bytes});
+  all.push_back(
+      {step_of(LinearPoolBackwardData{data, {.dy = rows, .dx = x, .window = pool}}, {logits, matrix, rows, x}),
+       "linear_backward_data", linear, logits_bytes + matrix_bytes + x_bytes});
+  all.push_back({step_of(LinearReluBackward{{rows, logits, matrix}, data}, {rows, logits, matrix}), "linear_backward",
+                 2 * linear, rows_bytes + logits_bytes + matrix_bytes});
+  all.push_back({step_of(NormConv2dForward{x, w, y, window}, {x, w, y}), "norm_conv2d_forward", conv,
+                 x_bytes + w_bytes + y_bytes, false});
+  all.push_back({step_of(NormConv2dBackwardWeights{x, y, w, window}, {x, y, w}), "norm_conv2d_backward_weights", conv,
+                 x_bytes + w_bytes + y_bytes, false});
+  // Beside dx it reads the normalisation's input, then dy2 and y.
+  all.push_back({step_of(NormConv2dBackwardData{y, w, x, window}, {y, w, x}), "norm_conv2d_backward_data", conv,
+                 2 * x_bytes + w_bytes + y_bytes, false});
+  all.push_back({step_of(NormConv2dBackwardData{y, w, x, window, true, true}, {y, w, x}), "norm_conv2d_backward_data",
+                 conv, 4 * x_bytes + w_bytes + y_bytes, false});
+  all.push_back({step_of(NormConv2dBackwardData{y, w, x, window, true, false, true}, {y, w, x}),
+                 "norm_conv2d_backward_data", conv, 2 * x_bytes + w_bytes + y_bytes, false});
+  // Ops without weights.
+  all.push_back({step_of(MaxPool2dForward{.x = y, .y = pooled, .window = pool}, {y, pooled}), "max_pool2d_forward", 0,
+                 y_bytes + pooled_bytes, false});
+  all.push_back({step_of(ReluBackward{.x = x}, {x}, {Space::activation, Space::activation, Space::activation}),
+                 "relu_backward", 0, 3 * x_bytes, false});
+  all.push_back(
+      {step_of(ReluForward{.x = x}, {x}, {Space::input, Space::activation}), "relu_forward", 0, 2 * x_bytes, false});
+  // The statistics, in the activation arena, do not count.
+  all.push_back(
+      {step_of(BatchNormForward{.x = x}, {x},
+               {Space::activation, Space::activation, Space::value, Space::value, Space::none, Space::activation}),
+       "batch_norm_forward", 0, 2 * x_bytes, false});
+  all.push_back({step_of(BatchNormMoments{.x = x}, {x}, {Space::activation, Space::moments}), "batch_norm_moments", 0,
+                 x_bytes, false});
+  for (const Row& row : all) {
+    INFO(row.kind);
+    const OpWork work = work_of(row.step);
+    CHECK(work.kind == row.kind);
+    CHECK(work.label == "a");
+    CHECK(work.flops == row.flops);
+    CHECK(work.bytes == row.bytes);
+    CHECK(work.convolution.empty() == !row.named);
+  }
 }
 
 TEST_CASE("the lower bound of a step is known once one was planned, and no step is much faster") {

@@ -96,6 +96,21 @@ TEST_CASE("gradients with AMX tiles agree with the reference, with the same bits
   CHECK(with_data >= 5);
 }
 
+TEST_CASE("weight gradients use AMX tiles if the rows of dy fill them") {
+  if (!has_amx()) DP_SKIP("this processor has no AMX");
+  OpRig rig(DeviceKind::cpu, 1, DType::bf16);
+  const auto uses_tiles = [&](std::int64_t columns, const Window& window) {
+    const TensorDesc x{{4, 64, 8, columns}, DType::bf16, {}},
+        dw{{64, 64, window.kernel, window.kernel}, DType::f32, {}};
+    const auto op = rig.context().make_op(Conv2dBackwardWeights{x, x, dw, window, false});
+    return op->implementation().find("own:amx") != std::string::npos;
+  };
+  const Window three{3, 1, 1}, one{1, 1, 0};
+  for (const std::int64_t columns : {4, 15, 16, 32, 48}) CHECK(uses_tiles(columns, three));
+  for (const std::int64_t columns : {17, 24, 31}) CHECK_FALSE(uses_tiles(columns, three));
+  CHECK(uses_tiles(24, one));
+}
+
 TEST_CASE("AMX kernels reject unsupported channels, layouts and types") {
   if (!has_amx()) return mark_skipped("this processor has no AMX");
   const Window window{3, 1, 1};

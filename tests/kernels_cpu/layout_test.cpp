@@ -2,12 +2,14 @@
 
 #include "dp/error.h"
 #include "kernels/cpu/cpu_layout.h"
+#include "kernels/op_rig.h"
 #include "support/catch.h"
 
 namespace {
 
 using namespace dp;
 using namespace dp::kernels;
+using dp::test::OpRig;
 using Tag = dnnl::memory::format_tag;
 
 Layout layout(const dnnl::memory::dims& dims, Tag tag) {
@@ -41,6 +43,17 @@ TEST_CASE("layouts are equal if and only if every element has the same place") {
   CHECK_FALSE(layout({4, 6, 2, 2}, Tag::nChw8c) == layout({4, 8, 2, 2}, Tag::nChw8c));
   const DnnlDesc gaps({4, 6}, dnnl::memory::data_type::f32, dnnl::memory::dims{10, 1});
   CHECK_FALSE(make_layout(gaps, DType::f32) == plain_cpu_layout({4, 6}, DType::f32));
+}
+
+TEST_CASE("Reorder names the layout of float64 that it cannot change") {
+  OpRig rig(DeviceKind::cpu);
+  const Shape shape{2, 16, 3, 3};
+  const TensorDesc rows{shape, DType::f32, plain_cpu_layout(shape, DType::f32)};
+  const DnnlDesc nhwc(dims_of(shape), dnnl::memory::data_type::f32, dnnl::memory::format_tag::nhwc);
+  const TensorDesc other{shape, DType::f64, make_layout(nhwc, DType::f64)};
+  const std::string expected = "float64 must be row-major if the layout changes, not " + other.layout.name;
+  CHECK_THROWS_WITH(rig.context().make_op(Reorder{rows, other}), Catch::Contains(expected));
+  CHECK_THROWS_WITH(rig.context().make_op(Reorder{other, rows}), Catch::Contains(expected));
 }
 
 TEST_CASE("activations are viewed as planes of blocks of channels") {

@@ -15,6 +15,7 @@ from sandbox import HERE, Failed
 # Exact lines need unoptimised code. The loops of SLOW_LOOPS would then take minutes, so that code is compiled with -O1.
 FLAGS = "-g1 -w -fsanitize-coverage=trace-pc -fno-optimize-sibling-calls -fno-inline"
 SLOW_LOOPS = ("kernels/", "data/")
+NEAR = 5  # lines. In optimised code the line table assigns some instructions to neighbouring lines.
 NOT_REPORTING = ("kernels/reference/", "kernels/cuda/", "tests/", "benchmarks/")
 LIMIT = 600  # seconds of one test
 
@@ -45,13 +46,15 @@ class Reach:
 
     def of_line(self, path, line, first, last):
         """Names of the tests that reach `line` of the statement in lines first to last. If the line has no code: those
-        of the statement. If the statement has none, e.g. a constant: those of the file. If no test reaches the line:
-        those of the ten lines before, because the line table assigns some calls to other lines. None: the file is
-        unknown."""
+        of the statement. If the statement has none, e.g. a constant: those of the file. In optimised code also those
+        of the NEAR lines around it. If no test reaches the line: those of the ten lines before, because the line table
+        assigns some calls to other lines. None: the file is unknown."""
         lines = self.lines.get(path)
         if lines is None:
             return None
         found = [lines[line]] if line in lines else [lines[other] for other in range(first, last + 1) if other in lines] or lines.values()
+        if path.startswith(SLOW_LOOPS):
+            found = [*found, *(lines.get(near, 0) for near in range(max(1, first - NEAR), last + NEAR + 1))]
         if not any(found):
             found = [lines.get(before, 0) for before in range(max(1, line - 10), line)]
         return {name for i, name in enumerate(self.names) if any(bits >> i & 1 for bits in found)}

@@ -12,7 +12,9 @@ import tempfile
 import threading
 import time
 
-# Labels of tests that are left out: slow, on a GPU or a simulated one, or building their own programs.
+from sandbox import SIMULATED
+
+# Labels of tests that are left out: slow, on a GPU, of the simulated one (but for SIMULATED), or building their own programs.
 LEFT_OUT = {"slow", "simt", "simt-slow", "gpu", "embed"}
 PRETENDING = {"gpu", "mutation"}  # folders of tests that run no product code
 CHUNK_SECONDS = 2.0  # expected total of the cases that share a process
@@ -44,9 +46,10 @@ def cases_of(answer):
     found = []
     for test in answer["tests"]:
         values = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
-        if LEFT_OUT & set(values.get("LABELS", [])) or pathlib.PurePath(values.get("WORKING_DIRECTORY", "")).name in PRETENDING:
-            continue
         if not test.get("command"):  # its program is not built
+            continue
+        labels = set(values.get("LABELS", [])) - ({"simt"} if pathlib.PurePath(test["command"][0]).name in SIMULATED else set())
+        if LEFT_OUT & labels or pathlib.PurePath(values.get("WORKING_DIRECTORY", "")).name in PRETENDING:
             continue
         found.append(Case(test["name"], test["command"], values.get("WORKING_DIRECTORY"), values.get("ENVIRONMENT", ()),
                           values.get("SKIP_RETURN_CODE", SKIPPED), values.get("PASS_REGULAR_EXPRESSION"), bool(values.get("WILL_FAIL"))))

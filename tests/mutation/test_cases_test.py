@@ -26,13 +26,15 @@ class Pretended(unittest.TestCase):
 
 
 class Lists(Pretended):
-    def test_slow_simulated_and_fake_program_tests_are_left_out(self):
+    def test_slow_and_fake_program_tests_and_most_simulated_ones_are_left_out(self):
         def test(name, label=None, folder="/b/tests/data", command=("/b/test_data", "x")):
             properties = [{"name": "WORKING_DIRECTORY", "value": folder}] + ([{"name": "LABELS", "value": [label]}] if label else [])
             return {"name": name, "command": list(command), "properties": properties}
         answer = {"tests": [test("a"), test("b", "slow"), test("c", "simt"), test("d", "sanitize"), test("e", folder="/src/tests/gpu"),
+                            test("f", "simt", command=("/b/tests/cuda/test_simulated", "x")),
+                            test("g", "simt", command=("/b/tests/cuda/test_simulated_gemm", "x")),
                             {"name": "test_cuda_NOT_BUILT", "properties": []}]}
-        self.assertEqual([case.name for case in cases_of(answer)], ["a", "d"])
+        self.assertEqual([case.name for case in cases_of(answer)], ["a", "d", "f"])
 
     def test_the_folders_left_out_are_there(self):
         for folder in sandbox.LEFT_OUT:

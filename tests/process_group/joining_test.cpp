@@ -1,4 +1,5 @@
 // Process groups: which ranks are admitted, exchanges, and how a group ends.
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -366,6 +367,26 @@ TEST_CASE("process group: random bytes on its port do no harm") {
   first.join();
   CHECK(here == std::vector<std::string>{"a", "b"});
   CHECK(heard == here);
+}
+
+TEST_CASE("process group: a message that rank 0 never sends ends the rank") {
+  GroupAddress address;
+  std::string error;
+  std::thread rank([&] {
+    try {
+      ProcessGroup::join(address.options(1, 2, 20));
+    } catch (const Error& e) {
+      error = e.what();
+    }
+  });
+  pollfd connected{address.listener.get(), POLLIN, 0};
+  CHECK(::poll(&connected, 1, 10000) == 1);
+  process_group::Connection false_rank_0{FileHandle(::accept(address.listener.get(), nullptr, nullptr))};
+  false_rank_0.send({process_group::Kind::bye});
+  const auto begin = std::chrono::steady_clock::now();
+  rank.join();
+  CHECK_THAT(error, Catch::Contains("its process ended"));
+  CHECK(in_time(begin, 10));  // not by the timeout
 }
 
 TEST_CASE("process group: the environment of torchrun is read, and errors in it are named") {

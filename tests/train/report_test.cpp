@@ -30,6 +30,19 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
+// The texts between `begin` and `end`, without drawings.
+std::vector<std::string> texts(const std::string& page, const std::string& begin, const std::string& end) {
+  std::vector<std::string> found;
+  for (std::size_t at = 0; (at = page.find(begin, at)) != std::string::npos;) {
+    at += begin.size();
+    std::string text = page.substr(at, page.find(end, at) - at);
+    for (std::size_t svg = 0; (svg = text.find("<svg")) != std::string::npos;)
+      text.erase(svg, text.find("</svg>", svg) + 6 - svg);
+    found.push_back(text);
+  }
+  return found;
+}
+
 // The images' text may contain anything by chance.
 std::string without_images(std::string page) {
   const std::string begin = "href=\"data:image/png;base64,";
@@ -85,6 +98,29 @@ TEST_CASE("a run writes a page after each epoch and at its end, with curves, tim
                            "(complete)"})
     CHECK_THAT(page, Catch::Contains(text));
   CHECK_THAT(page, !Catch::Contains("there is no summary yet"));
+  std::vector<std::string> captions = texts(page, "<figcaption>", "</figcaption>");
+  std::erase_if(captions, [](const std::string& caption) { return caption.find("<br>") != std::string::npos; });
+  CHECK(captions == std::vector<std::string>{
+                        "<b>Loss</b>", "<b>Accuracy</b> <small>Acc@1, %</small>",
+                        "<b>Throughput</b> <small>images/s</small>", "<b>Learning rate</b>",
+                        "<b>Time spent waiting for data</b> <small>part of the time</small>", "<b>Gradient norm</b>",
+                        "<b>Confusion matrix</b> <small>images of the test set</small>",
+                        "<b>Time of the recorded steps</b> <small>seconds by phase, each replica</small>",
+                        "<b>Memory</b> <small>MiB by purpose, each replica</small>"});
+  const std::vector<std::string> legends = texts(page, "<p class=\"legend\">", "</p>");
+  REQUIRE(legends.size() == captions.size());
+  const std::string three = "<span> train</span><span> test</span><span> test, EMA</span>";
+  CHECK(std::vector<std::string>(legends.begin(), legends.begin() + 6) ==
+        std::vector<std::string>{three, three, "<span> training</span>", "<span> rate</span>", "<span> waiting</span>",
+                                 "<span> before clipping</span>"});
+  CHECK(texts(page, "<h2>", "</h2>") == std::vector<std::string>{"Results", "Curves", "Predictions", "Time and memory",
+                                                                 "Options", "History and environment"});
+  CHECK(texts(page, "<h3>", "</h3>") ==
+        std::vector<std::string>{"Classes, worst first", "The most confident errors", "run"});
+  std::vector<std::string> rows = texts(page, "<tr><th>", "</th>");
+  rows.resize(10);
+  CHECK(rows == std::vector<std::string>{"", "Acc@1 (%)", "Acc@5 (%)", "test loss", "train loss", "epochs", "steps",
+                                         "images/s", "training time (s)", "end"});
 }
 
 TEST_CASE("with --profile the page and summary.json have the time of each layer") {
@@ -219,6 +255,45 @@ TEST_CASE("a page is made of what can be read, and a folder without a run is ref
     check_stands_alone(read_text(temp / "out.html"));
   }
   expect_error(ErrorCode::io, {"none"}, [&] { write_report({temp.path()}, temp / "none/out.html"); });
+}
+
+TEST_CASE("a line chart and a bar chart are drawn exactly like this") {
+  CHECK(line_chart("A title", "a unit",
+                   {{"first", {{0, 1}, {5, 3}, {10, 2}}, 0},
+                    {"second <", {{0, -1}, {10, 4}}, 1, true, " dashed"},
+                    {"none", {}, 2}}) ==
+        R"(<figure><figcaption><b>A title</b> <small>a unit</small></figcaption>)"
+        R"(<svg viewBox="0 0 360 200" role="img" aria-label="A title">)"
+        R"(<path class="grid" d="M46.0 178.0H352.0"/><text x="42.0" y="182.0" class="end">-1</text>)"
+        R"(<path class="grid" d="M46.0 144.0H352.0"/><text x="42.0" y="148.0" class="end">0</text>)"
+        R"(<path class="grid" d="M46.0 110.0H352.0"/><text x="42.0" y="114.0" class="end">1</text>)"
+        R"(<path class="grid" d="M46.0 76.0H352.0"/><text x="42.0" y="80.0" class="end">2</text>)"
+        R"(<path class="grid" d="M46.0 42.0H352.0"/><text x="42.0" y="46.0" class="end">3</text>)"
+        R"(<path class="grid" d="M46.0 8.0H352.0"/><text x="42.0" y="12.0" class="end">4</text>)"
+        R"(<text x="46.0" y="194.0" class="middle">0</text><text x="107.2" y="194.0" class="middle">2</text>)"
+        R"(<text x="168.4" y="194.0" class="middle">4</text><text x="229.6" y="194.0" class="middle">6</text>)"
+        R"(<text x="290.8" y="194.0" class="middle">8</text><text x="360.0" y="194.0" class="end">10</text>)"
+        R"(<polyline class="l0" points="46.0,110.0 199.0,42.0 352.0,76.0 "/>)"
+        R"(<polyline class="l1 dashed" points="46.0,178.0 352.0,8.0 "/>)"
+        R"(<circle class="c1" cx="46.0" cy="178.0" r="3"><title>step 0: -1</title></circle>)"
+        R"(<circle class="c1" cx="352.0" cy="8.0" r="3"><title>step 10: 4</title></circle></svg>)"
+        R"(<p class="legend"><span><svg class="line" viewBox="0 0 24 12">)"
+        R"(<polyline class="l0" points="0,6 24,6"/></svg> first</span><span>)"
+        R"(<svg class="line" viewBox="0 0 24 12"><polyline class="l1 dashed" points="0,6 24,6"/>)"
+        R"(<circle class="c1" cx="12" cy="6" r="3"/></svg> second &lt;</span></p></figure>)"
+        "\n");
+  CHECK(bar_chart("Times", "s", {{"a", {{"x", 1.0}, {"y", 3.0}}}, {"b & c", {{"x", 0.0}, {"z", 1.5}}}}) ==
+        R"(<figure><figcaption><b>Times</b> <small>s</small></figcaption>)"
+        R"(<svg viewBox="0 0 360 72" role="img" aria-label="Times">)"
+        R"(<rect class="c0" x="0.0" y="16.0" width="90.0" height="14"><title>x: 1</title></rect>)"
+        R"(<rect class="c1" x="90.0" y="16.0" width="270.0" height="14"><title>y: 3</title></rect>)"
+        R"(<text x="0" y="12.0">a</text><text x="360" y="12.0" class="end">4</text>)"
+        R"(<rect class="c2" x="0.0" y="50.0" width="135.0" height="14"><title>z: 1.5</title></rect>)"
+        R"(<text x="0" y="46.0">b &amp; c</text><text x="360" y="46.0" class="end">1.5</text></svg>)"
+        R"(<p class="legend"><span><svg viewBox="0 0 12 12"><rect class="c0" width="12" height="12"/></svg> x)"
+        R"(</span><span><svg viewBox="0 0 12 12"><rect class="c1" width="12" height="12"/></svg> y</span><span>)"
+        R"(<svg viewBox="0 0 12 12"><rect class="c2" width="12" height="12"/></svg> z</span></p></figure>)"
+        "\n");
 }
 
 TEST_CASE("a chart has round ticks, and draws one point, equal values and long curves") {

@@ -307,6 +307,7 @@ TEST_CASE("the official MNIST files have the checksums of the table, and a newco
       Program({"fetch", "mnist", "--mirror", server.address()}, temp.path(), {"no_proxy=127.0.0.1"}).wait();
   INFO(fetched.err);
   CHECK(fetched.code == 0);
+  CHECK_THAT(fetched.out, Catch::EndsWith("train on it with: dp_train --dataset mnist\n"));
   const Outcome trained = run_dp_train({"--dataset", "mnist", "--cpu", "1", "--max-steps", "2"}, temp.path());
   INFO(trained.err);
   CHECK(trained.code == 0);
