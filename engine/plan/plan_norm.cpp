@@ -82,7 +82,6 @@ void NormSteps::forward(const Node& node, const PlanValue& x, NodeResult& result
   }
   if (fused_.defers(node, result.x.desc)) {
     result.deferred = true;
-    result.y = {{}, result.x.desc};
     return;
   }
   PlanValue addend;

@@ -1,5 +1,6 @@
 // dp_bench from a user's point of view.
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <regex>
 
@@ -177,6 +178,15 @@ TEST_CASE("scaling: --model-only marks every row as modelled and prints the cons
   CHECK(rows == 2 * (1 + 5 * 3) + (1 + 5 * 2) + (1 + 5) + 8 + 2 * 7);
   const json& sharded = row_of(out.at("sections").at(0), "what", "dp sharded x8");
   CHECK(sharded.at("ms_per_step").get<double>() == Approx(1.69).margin(0.005));  // from dp_model.out
+  // A CPU server: seven numbers of replicas with one global batch, then with 32 images for each replica.
+  const json& server = out.at("sections").back().at("rows");
+  REQUIRE(server.size() == 14);
+  const auto number = [&](std::size_t row, const char* field) { return server.at(row).at(field).get<double>(); };
+  for (std::size_t row = 0; row < server.size(); ++row)
+    CHECK(number(row, "efficiency") == Approx(100 * number(row, "speed_up") / std::pow(2.0, row % 7)));
+  for (std::size_t row = 0; row < 7; ++row)
+    CHECK(number(row, "speed_up") == Approx(number(row, "images_per_second") / number(0, "images_per_second")));
+  CHECK(number(7, "speed_up") == 1);
 }
 
 TEST_CASE("scaling: rows of this machine are measured") {

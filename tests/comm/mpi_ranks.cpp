@@ -138,8 +138,16 @@ int run(const std::string& what) {
     if (what == "bfloat16") wrong = bfloat16(*comm, context);
     if (what == "overlap") wrong = overlap(*comm, context);
     if (what == "pieces") wrong = pieces(*mpi, context);
-    if (what == "handout" && mpi->broadcast(mpi->rank() == 0 ? "place and token" : "") != "place and token")
-      wrong = "what rank 0 hands out did not arrive";
+    if (what == "handout") {
+      try {
+        if (mpi->rank() == 0)
+          mpi->broadcast(std::string(64 * 1024 + 1, 'x')), wrong = "a text beyond the limit was sent";
+      } catch (const Error&) {
+        // Nothing was sent: the next text arrives.
+      }
+      if (mpi->broadcast(mpi->rank() == 0 ? "place and token" : "") != "place and token")
+        wrong = "what rank 0 hands out did not arrive";
+    }
     if (what == "world") {
       MpiRendezvous another(mpi->rank(), mpi->size() + 1);
       try {
