@@ -14,7 +14,7 @@ import time
 
 from sandbox import SIMULATED
 
-# Labels of tests that are left out: slow, on a GPU, of the simulated one (but for SIMULATED), or building their own programs.
+# Labels of tests that are left out: slow, on a GPU or a simulated one (but for SIMULATED), building their own programs.
 LEFT_OUT = {"slow", "simt", "simt-slow", "gpu", "embed"}
 PRETENDING = {"gpu", "mutation"}  # folders of tests that run no product code
 CHUNK_SECONDS = 2.0  # expected total of the cases that share a process
