@@ -1,4 +1,5 @@
-# Options of the CUDA backend. DP_CUDA: whether it is built. dp_cuda_architectures: the GPU architectures.
+# Options of the CUDA backend. DP_CUDA: whether it is built. dp_cuda_architectures: the GPU architectures, without 9.0,
+# for which dp_cuda_sm90a stands: its code is compiled for sm_90a, which alone has products of warpgroups.
 option(DP_CUDA "Build the CUDA backend, if a toolkit is found" ON)
 option(DP_CUDA_FAST_COMPILE "Compile the kernels with few optimisations, where none of them runs" OFF)
 set(DP_CUDA_ARCHITECTURES "all" CACHE STRING "all (that the toolkit supports), native, or a list such as 80;90")
@@ -36,5 +37,19 @@ if(DP_CUDA)
   endif()
   list(GET dp_cuda_architectures 0 CMAKE_CUDA_ARCHITECTURES)
   enable_language(CUDA)
-  message(STATUS "CUDA ${CUDAToolkit_VERSION} for ${dp_cuda_architectures}")
+  list(TRANSFORM dp_cuda_architectures REPLACE "^native$" "${CMAKE_CUDA_ARCHITECTURES_NATIVE}")
+  set(dp_cuda_sm90a OFF)
+  foreach(form 90 90-real 90a 90a-real)
+    if(form IN_LIST dp_cuda_architectures)
+      set(dp_cuda_sm90a ON)
+      list(REMOVE_ITEM dp_cuda_architectures ${form})
+      if(form STREQUAL 90)  # also PTX, for later GPUs
+        list(APPEND dp_cuda_architectures 90-virtual)
+      endif()
+    endif()
+  endforeach()
+  if(NOT dp_cuda_architectures)
+    set(dp_cuda_architectures OFF)
+  endif()
+  message(STATUS "CUDA ${CUDAToolkit_VERSION} for ${dp_cuda_architectures}, sm_90a: ${dp_cuda_sm90a}")
 endif()

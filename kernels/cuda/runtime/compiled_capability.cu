@@ -2,6 +2,7 @@
 
 #include "device_code.h"
 #include "kernels/cuda/runtime/check.h"
+#include "ptx.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -16,5 +17,7 @@ int compiled_capability() {
         "reading the compiled architecture of a kernel");
   return attributes.ptxVersion;
 }
+
+bool has_warpgroup_products() { return ptx::kWarpgroupProducts; }
 
 }  // namespace dp::kernels::cuda

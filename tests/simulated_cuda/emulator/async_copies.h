@@ -23,10 +23,14 @@ class AsyncCopies {
   void commit() { groups_.push_back(orders_.size()); }
   // Completes all groups except the last `pending` ones.
   void wait(std::size_t pending, unsigned thread);
+  // For products of warpgroups, which see finished copies only after a fence.
+  void publish() { published_ = true; }
+  bool published() const { return published_; }
 
  private:
   std::vector<AsyncCopyOrder> orders_;
   std::vector<std::size_t> groups_;  // number of orders at each commit
+  bool published_ = true;
 };
 
 }  // namespace dp::simt

@@ -97,6 +97,7 @@ void Block::start_threads(dim3 block) {
     Warp& warp = warps_[w];
     warp.alive = lanes_of(w);
     warp.ready = warp.busy = warp.epoch = 0;
+    warp.products.clear();
     for (WarpCollective& pending : warp.collectives) pending.arrived = 0;
     wake(w, warp.alive);
   }
@@ -320,6 +321,13 @@ void Block::collective(unsigned mask, void* arguments, Combine combine, Site sit
   } else {
     wait(State::in_warp_operation, site);
   }
+}
+
+void Block::check_published(Site site) {
+  for (unsigned i = 0; i < thread_count_; ++i)
+    if (!threads_[i].copies.published())
+      fail("wgmma at %s:%d may not see the copies of thread %u: fence.proxy.async is missing after their wait",
+           site.name(), site.line, i);
 }
 
 void Block::warp_fence(unsigned mask) {

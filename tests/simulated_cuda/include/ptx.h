@@ -3,3 +3,4 @@
 
 #include "simulated_cuda/device/async_copy.h"
 #include "simulated_cuda/device/matrix.h"
+#include "simulated_cuda/device/warpgroup.h"

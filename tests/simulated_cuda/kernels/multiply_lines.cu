@@ -1,0 +1,58 @@
+#include "device_code.h"
+#include "ptx.h"
+#include "simulated_cuda/kernels/multiply_lines.h"
+
+namespace dp::simt::test {
+namespace {
+
+using namespace dp::kernels;
+using namespace dp::kernels::cuda;
+
+constexpr int kRowChunks = 8;
+
+template <class Low, bool along_a, bool along_b>
+__global__ void lines_kernel(const uint4* a, const uint4* b, float* d, LeftOut left_out) {
+  DP_DYNAMIC_SHARED(uint4, shared);
+  uint4* const rows = shared + (1024 - ptx::shared_address(shared) % 1024) % 1024 / 16;
+  const int t = static_cast<int>(threadIdx.x);
+  uint4* const rows_b = rows + kOperandRows * kRowChunks;
+  for (int at = t; at < kOperandRows * kRowChunks; at += 128) {
+    const int row = at / kRowChunks, place = row * kRowChunks + (at % kRowChunks ^ row % 8);
+    ptx::cp_async16(rows + place, a + at);
+    ptx::cp_async16(rows_b + place, b + at);
+  }
+  ptx::cp_async_commit();
+  ptx::cp_async_wait<0>();
+  if (left_out != LeftOut::publication) ptx::publish_to_products();
+  __syncthreads();
+  float sums[32] = {};
+  const auto operand = [](const uint4* of, bool along) {
+    return ptx::warpgroup_operand(of + kFirstRow * kRowChunks + (along ? kFirstK / 8 : 0));
+  };
+  if (left_out != LeftOut::fence) ptx::begin_products();
+  ptx::multiply<Low, along_a, along_b>(sums, operand(rows, along_a), operand(rows_b, along_b));
+  ptx::commit_products();
+  if (left_out != LeftOut::wait) ptx::wait_for_products<0>();
+  ptx::settle(sums);
+  for (int i = 0; i < 32; ++i) {
+    const int line = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
+    d[line * 64 + column] = sums[i];
+  }
+}
+
+template <class Low>
+auto kernel_of(const WarpgroupForm& form) {
+  if (form.along_a) return form.along_b ? lines_kernel<Low, true, true> : lines_kernel<Low, true, false>;
+  return form.along_b ? lines_kernel<Low, false, true> : lines_kernel<Low, false, false>;
+}
+
+}  // namespace
+
+void multiply_lines(const WarpgroupForm& form, const unsigned short* a, const unsigned short* b, float* d,
+                    cudaStream_t stream) {
+  launch({"lines_kernel", 1, 128, stream, 2 * kOperandRows * 128 + 1024},
+         form.bfloat ? kernel_of<BFloat16>(form) : kernel_of<Float16>(form), reinterpret_cast<const uint4*>(a),
+         reinterpret_cast<const uint4*>(b), d, form.left_out);
+}
+
+}  // namespace dp::simt::test

@@ -1,0 +1,93 @@
+// The emulated products of warpgroups against plain loops, and the rules whose violation it reports.
+#include "simulated_cuda/kernels/multiply_lines.h"
+
+#include <cmath>
+#include <random>
+
+#include "kernels/low_float.h"
+#include "simulated_cuda/rig.h"
+#include "support/catch.h"
+
+namespace dp::simt::test {
+namespace {
+
+using Rows = std::vector<unsigned short>;
+
+struct Operands {
+  explicit Operands(bool is_bfloat) : bfloat(is_bfloat) {
+    std::mt19937 generator(1);
+    std::uniform_real_distribution<float> values(-4, 4);
+    for (Rows* const rows : {&a, &b})
+      for (int i = 0; i < kOperandRows * 64; ++i) {
+        const float x = values(generator);
+        rows->push_back(bfloat ? kernels::from_float<kernels::BFloat16>(x).bits
+                               : kernels::from_float<kernels::Float16>(x).bits);
+      }
+  }
+  double value(const Rows& rows, bool along, int line, int k) const {
+    const int row = kFirstRow + (along ? line : k), column = along ? kFirstK + k : line;
+    const unsigned short bits = rows[static_cast<std::size_t>(row * 64 + column)];
+    return static_cast<double>(bfloat ? kernels::to_float(kernels::BFloat16{bits})
+                                      : kernels::to_float(kernels::Float16{bits}));
+  }
+
+  bool bfloat;
+  Rows a, b;
+};
+
+void run(const WarpgroupForm& form, const Operands& operands, const DeviceArray<float>& d) {
+  const TestStream stream;
+  const DeviceArray<unsigned short> a(operands.a), b(operands.b);
+  multiply_lines(form, a.get(), b.get(), d.get(), stream);
+  cudaStreamSynchronize(stream);
+}
+
+std::size_t wrong_results(const WarpgroupForm& form, const Operands& operands) {
+  const DeviceArray<float> device_d(std::vector<float>(64 * 64, NAN));
+  run(form, operands, device_d);
+  const std::vector<float> d = device_d.values();
+  std::size_t wrong = 0;
+  for (int line = 0; line < 64; ++line)
+    for (int column = 0; column < 64; ++column) {
+      double sum = 0;
+      for (int k = 0; k < 16; ++k)
+        sum += operands.value(operands.a, form.along_a, line, k) * operands.value(operands.b, form.along_b, column, k);
+      // 16 products of magnitude at most 16, added in float32.
+      wrong +=
+          !(std::abs(static_cast<double>(d[static_cast<std::size_t>(line * 64 + column)]) - sum) <= 16 * 256 * 0x1p-24);
+    }
+  return wrong;
+}
+
+std::string only_report(LeftOut left_out) {
+  const FreshSimulation fresh;
+  run({true, true, true, left_out}, Operands(true), DeviceArray<float>(64 * 64));
+  const std::vector<std::string> reports = take_reports();
+  REQUIRE(reports.size() == 1);
+  return reports[0];
+}
+
+}  // namespace
+
+TEST_CASE("products of warpgroups: operands along and across their lines, in both types and any order of threads") {
+  for (const Schedule& schedule : schedules()) {
+    const FreshSimulation fresh;
+    use(schedule);
+    for (const bool bfloat : {true, false}) {
+      const Operands operands(bfloat);
+      for (const bool along_a : {true, false})
+        for (const bool along_b : {true, false}) CHECK(wrong_results({bfloat, along_a, along_b}, operands) == 0);
+    }
+    CHECK(take_reports().empty());
+  }
+}
+
+TEST_CASE("products of warpgroups: a missing fence, publication or wait shows") {
+  CHECK(only_report(LeftOut::fence).find("without a wgmma.fence before it") != std::string::npos);
+  CHECK(only_report(LeftOut::publication).find("fence.proxy.async is missing") != std::string::npos);
+  const FreshSimulation fresh;
+  simulation().async_copy = AsyncCopy::lazy;
+  CHECK(wrong_results({true, true, true, LeftOut::wait}, Operands(true)) > 0);
+}
+
+}  // namespace dp::simt::test
