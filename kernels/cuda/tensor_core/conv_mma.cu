@@ -8,12 +8,14 @@
 #include "kernels/cuda/tensor_core/conv_mma_norm.h"
 #include "kernels/cuda/tensor_core/conv_mma_resident_product.h"
 #include "kernels/cuda/tensor_core/conv_mma_resident_weights.h"
+#include "kernels/cuda/tensor_core/conv_warpgroup_product.h"
+#include "kernels/cuda/tensor_core/conv_warpgroup_weights.h"
 
 namespace dp::kernels::cuda {
 namespace {
 
 constexpr int kLeastCapability = 80;
-constexpr std::size_t kMaxCandidates = 8;  // most candidates of an op
+constexpr std::size_t kMaxCandidates = 8;  // most candidates of an op, without those of warpgroups
 
 bool is_low(DType type) { return type == DType::bf16 || type == DType::f16; }
 
@@ -47,6 +49,18 @@ bool weights_stay(const TensorDesc& x, const TensorDesc& y, const Window& window
              options.shared_memory;
 }
 
+// The same for products of warpgroups.
+bool warpgroup_product_fits(const TensorDesc& image, const Window& window, const CudaOpOptions& options) {
+  return options.warpgroup_products && keeps_size(window) && image.shape[1] == kResidentChannels &&
+         WarpgroupProduct::bytes(static_cast<int>(image.shape[3])) <= options.shared_memory;
+}
+bool warpgroup_weights_fit(const TensorDesc& x, const TensorDesc& y, const Window& window,
+                           const CudaOpOptions& options) {
+  return options.warpgroup_products && keeps_size(window) && x.shape[1] % kResidentChannels == 0 &&
+         y.shape[1] % kResidentChannels == 0 &&
+         WarpgroupWeights::bytes(static_cast<int>(x.shape[3])) <= options.shared_memory;
+}
+
 template <typename Desc>
 std::vector<Candidate> candidates(const Desc& desc, const GemmShape& shape, const MmaLimits& limits,
                                   const CudaOpOptions& options, std::string (*name)(const MmaChoice&) = mma_name) {
@@ -62,7 +76,8 @@ std::vector<Candidate> candidates_of(const Conv2dForward& d, const CudaOpOptions
       resolved_channels_last(d.x), resolved_channels_last(d.w), resolved_channels_last(d.y), d.window, d.bias, d.relu};
   if (r.w.type != r.x.type || !fits(r.x, r.w, r.y, d.window, false, options)) return {};
   return candidates(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
-                    {false, product_stays(r.x, d.window, options)}, options);
+                    {false, product_stays(r.x, d.window, options), warpgroup_product_fits(r.x, d.window, options)},
+                    options);
 }
 
 std::vector<Candidate> candidates_of(const Conv2dBackwardData& d, const CudaOpOptions& options) {
@@ -71,15 +86,17 @@ std::vector<Candidate> candidates_of(const Conv2dBackwardData& d, const CudaOpOp
   if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
   const int parts = d.window.stride * d.window.stride;
   return candidates(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
-                    {false, product_stays(r.dy, d.window, options)}, options);
+                    {false, product_stays(r.dy, d.window, options), warpgroup_product_fits(r.dy, d.window, options)},
+                    options);
 }
 
 std::vector<Candidate> candidates_of(const Conv2dBackwardWeights& d, const CudaOpOptions& options) {
   const Conv2dBackwardWeights r{resolved_channels_last(d.x), resolved_channels_last(d.dy), resolved_channels_last(d.dw),
                                 d.window, d.bias};
   if (r.dw.type != DType::f32 || !fits(r.x, r.dw, r.dy, d.window, false, options)) return {};
-  return candidates(r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1),
-                    {true, weights_stay(r.x, r.dy, d.window, options)}, options);
+  return candidates(
+      r, shape_of<WeightsPoints>(geometry_of(r.x, r.dw, r.dy, d.window), 1),
+      {true, weights_stay(r.x, r.dy, d.window, options), warpgroup_weights_fit(r.x, r.dy, d.window, options)}, options);
 }
 
 std::vector<Candidate> candidates_of(const NormConv2dForward& d, const CudaOpOptions& options) {

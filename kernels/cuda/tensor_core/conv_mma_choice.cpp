@@ -33,6 +33,7 @@ constexpr Tile kTiles[] = {{MmaTileKind::large, "128x128", 128, 128, 32, 4, 2},
                            {MmaTileKind::small, "64x64", 64, 64, 64, 4, 4}};
 // Resident kernels without and with splits of k. The kernel with splits has nine warps, but counts as six because they
 // load the four schedulers unevenly. Traffic is ignored: each cell is read only once.
+constexpr Tile kWarpgroup{MmaTileKind::warpgroup, "warpgroup", 576, 64, 128, 12, 1};
 constexpr Tile kResidentWhole{MmaTileKind::resident, "resident", 256, 64, 64, 8, 1},
     kResidentCut{MmaTileKind::resident, "resident", 576, 64, 64, 6, 1};
 
@@ -42,11 +43,13 @@ std::int64_t busy(std::int64_t warps) { return warps >= 12 ? 100 : warps >= 8 ? 
 std::int64_t over(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
 
 std::int64_t cost(const GemmShape& shape, const Tile& tile, std::int64_t splits) {
-  const bool resident = tile.kind == MmaTileKind::resident;
+  const bool warpgroup = tile.kind == MmaTileKind::warpgroup,
+             resident = warpgroup || tile.kind == MmaTileKind::resident;
   const std::int64_t blocks = over(shape.rows, tile.rows) * over(shape.cols, tile.cols) * shape.parts * splits;
   const std::int64_t steps = over(over(shape.depth, tile.step), splits) + (resident ? 0 : kStepsToStart);
   const std::int64_t each = over(blocks, kMultiprocessors);
-  const std::int64_t arithmetic = tile.rows * tile.cols * 100 / busy(std::min(each, tile.blocks) * tile.warps);
+  const std::int64_t rate = warpgroup ? 2 : 1;  // relative to mma.sync
+  const std::int64_t arithmetic = tile.rows * tile.cols * 100 / busy(std::min(each, tile.blocks) * tile.warps) / rate;
   const std::int64_t traffic = resident ? 0 : (tile.rows + tile.cols) * 2 * kByte;
   const std::int64_t product =
       each * steps * tile.step * std::max(arithmetic, traffic) + (resident ? kResidentStart : 0);
@@ -65,6 +68,12 @@ std::int64_t best_splits(const GemmShape& shape, const Tile& tile, std::int64_t 
   return best;
 }
 
+// The best number of splits, half of it and twice it.
+std::set<std::int64_t> likely_splits(const GemmShape& shape, const Tile& tile, std::int64_t most) {
+  const std::int64_t best = best_splits(shape, tile, most);
+  return {best, std::max<std::int64_t>(best / 2, 1), std::min(2 * best, most)};
+}
+
 }  // namespace
 
 std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limits, std::size_t most) {
@@ -73,19 +82,21 @@ std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limi
   std::vector<Tile> tiles(std::begin(kTiles), std::end(kTiles));
   if (limits.resident) tiles.push_back(limits.splittable ? kResidentCut : kResidentWhole);
   std::vector<std::pair<std::int64_t, MmaChoice>> found;
-  for (const Tile& tile : tiles) {
-    const std::int64_t best = best_splits(shape, tile, limit);
-    for (const std::int64_t splits : std::set{best, std::max<std::int64_t>(best / 2, 1), std::min(2 * best, limit)})
+  for (const Tile& tile : tiles)
+    for (const std::int64_t splits : likely_splits(shape, tile, limit))
       found.push_back({cost(shape, tile, splits), {tile.kind, static_cast<int>(splits)}});
-  }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<MmaChoice> choices;
   for (const auto& [cost, choice] : found)
     if (choices.size() < most) choices.push_back(choice);
+  if (limits.warpgroup)
+    for (const std::int64_t splits : likely_splits(shape, kWarpgroup, limit))
+      choices.push_back({MmaTileKind::warpgroup, static_cast<int>(splits)});
   return choices;
 }
 
 const char* to_string(MmaTileKind tile) {
+  if (tile == MmaTileKind::warpgroup) return kWarpgroup.name;
   return tile == MmaTileKind::resident ? kResidentWhole.name : kTiles[static_cast<std::size_t>(tile)].name;
 }
 

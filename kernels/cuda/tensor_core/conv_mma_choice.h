@@ -8,9 +8,9 @@
 
 namespace dp::kernels::cuda {
 
-// 128x128, 256x64, 128x64, 64x64. resident: cells stay in shared memory
-// (conv_mma_resident.h); only for some convolutions.
-enum class MmaTileKind { large, tall, middle, small, resident };
+// 128x128, 256x64, 128x64, 64x64. Two kinds fit some convolutions only: resident keeps cells in shared memory
+// (conv_mma_resident.h), warpgroup uses wgmma (conv_warpgroup_weights.h, conv_warpgroup_product.h).
+enum class MmaTileKind { large, tall, middle, small, resident, warpgroup };
 inline constexpr MmaTileKind kMmaTileKinds[] = {MmaTileKind::large, MmaTileKind::tall, MmaTileKind::middle,
                                                 MmaTileKind::small};  // for every convolution
 
@@ -22,10 +22,12 @@ struct MmaChoice {
 struct MmaLimits {
   bool splittable = false;  // whether k may be split
   bool resident = false;    // whether a resident kernel fits
+  bool warpgroup = false;   // whether the kernel with products of warpgroups fits
 };
 
 // For every tile the best number of splits by the cost model, and half and twice that
-// number. In order of estimated time; at least one, at most `most`.
+// number. In order of estimated time, at least one, at most `most`; then those of the warpgroup kernel, which is never
+// used without trials, because it has not run on a GPU.
 std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limits, std::size_t most);
 const char* to_string(MmaTileKind tile);
 

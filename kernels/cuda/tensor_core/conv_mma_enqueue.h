@@ -3,12 +3,15 @@
 
 #include "kernels/cuda/tensor_core/conv_mma_product.h"
 #include "kernels/cuda/tensor_core/conv_mma_resident_product.h"
+#include "kernels/cuda/tensor_core/conv_warpgroup_product.h"
 
 namespace dp::kernels::cuda {
 
 template <typename Low, bool data>
 void enqueue_mma(cudaStream_t stream, MmaTileKind tile, const MmaProduct& product, int multiprocessors,
                  const void* image, const void* weights, const void* bias, void* out) {
+  if (tile == MmaTileKind::warpgroup)
+    return enqueue_warpgroup<Low, data>(stream, product, multiprocessors, image, weights, bias, out);
   with_tile(tile, [&]<typename Tile>() {
     if constexpr (std::is_same_v<Tile, ResidentTile>)
       enqueue_resident<Low, data>(stream, product, multiprocessors, image, weights, bias, out);

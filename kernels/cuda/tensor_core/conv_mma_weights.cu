@@ -9,6 +9,7 @@
 #include "kernels/cuda/tensor_core/conv_mma_op.h"
 #include "kernels/cuda/tensor_core/conv_mma_resident_weights.h"
 #include "kernels/cuda/tensor_core/conv_mma_weights_tile.h"
+#include "kernels/cuda/tensor_core/conv_warpgroup_weights.h"
 #include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
@@ -36,6 +37,7 @@ void enqueue_weights(cudaStream_t stream, MmaTileKind tile, const MmaWeights& we
     case MmaTileKind::middle: return enqueue_tiles<Low, MiddleMmaTile>(stream, weights, x, dy, out);
     case MmaTileKind::small: return enqueue_tiles<Low, SmallMmaTile>(stream, weights, x, dy, out);
     case MmaTileKind::resident: return enqueue_resident_weights<Low>(stream, weights, x, dy, out);
+    case MmaTileKind::warpgroup: return enqueue_warpgroup_weights<Low>(stream, weights, x, dy, out);
   }
 }
 

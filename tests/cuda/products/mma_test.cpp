@@ -192,7 +192,7 @@ void check(const Layer& l, const std::vector<MmaTileKind>& tiles, const std::vec
   INFO("x " << to_string(l.x.shape) << " w " << to_string(l.w.shape) << (l.x.type == DType::bf16 ? " bf16" : " f16"));
   for (const MmaTileKind tile : tiles) {
     INFO("tile " << to_string(tile));
-    const bool resident = tile == MmaTileKind::resident;
+    const bool resident = tile == MmaTileKind::resident || tile == MmaTileKind::warpgroup;
     const auto stays = [&](const TensorDesc& image) { return !resident || image.shape[1] == 64; };
     if (stays(l.x)) {
       const auto forward = make_mma(l.forward(), {tile, 1});
@@ -270,6 +270,21 @@ TEST_CASE("mma: cells resident in shared memory agree with plain loops in any or
   CHECK(take_reports().empty());
 }
 
+TEST_CASE("mma: products of warpgroups agree with plain loops in any order of threads") {
+  const FreshSimulation fresh;
+  const Turns all(schedules().size());
+  check(layer(DType::bf16, 3, 64, 64, 9, 11, {3, 1, 1}), {MmaTileKind::warpgroup}, {2}, all);
+  check(layer(DType::f16, 40, 64, 128, 4, 4, {3, 1, 1}), {MmaTileKind::warpgroup}, {1, 3}, Turns(2));
+  check(layer(DType::f16, 1, 128, 64, 3, 40, {3, 1, 1}), {MmaTileKind::warpgroup}, {1, 5}, Turns(2));
+  check(layer(DType::f16, 1, 64, 24, 5, 7, {3, 1, 1}), {MmaTileKind::warpgroup}, {}, all);
+  check(layer(DType::f16, 7, 72, 64, 7, 7, {3, 1, 1}), {MmaTileKind::warpgroup}, {}, Turns(2));
+  Layer large = layer(DType::bf16, 1, 64, 64, 32, 32, {3, 1, 1});
+  large.bias = large.relu = true;
+  check(large, {MmaTileKind::warpgroup}, {2}, all);
+  check(layer(DType::bf16, 2, 64, 64, 20, 1, {3, 1, 1}), {MmaTileKind::warpgroup}, {1}, Turns(2));
+  CHECK(take_reports().empty());
+}
+
 TEST_CASE("mma: 5x5 windows, padding beyond the image, and more split ranges than steps agree with plain loops") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 1, 8, 8, 6, 6, {5, 1, 2}), {MmaTileKind::small}, {7}, Turns(1));
@@ -335,6 +350,17 @@ TEST_CASE("mma: candidates that fit are offered, the likeliest first, and the fi
         },
         desc);
   }
+  // Kernels that no GPU has run are tried last, and never used without a trial.
+  CudaOpOptions hopper = options;
+  hopper.warpgroup_products = true;
+  for (const OpDesc& desc : {OpDesc(l.forward()), OpDesc(l.data()), OpDesc(l.weights())}) {
+    const std::vector<Candidate> fewer = mma_candidates(desc, options), all = mma_candidates(desc, hopper);
+    REQUIRE(all.size() > fewer.size());
+    for (std::size_t i = 0; i < all.size(); ++i)
+      CHECK(all[i].name.starts_with("own:mma warpgroup") == (i >= fewer.size()));
+  }
+  hopper.shared_memory = 99 * 1024;
+  CHECK(mma_candidates(l.forward(), hopper).back().name.find("warpgroup") == std::string::npos);
   // Few results and long sums: many split-K ranges.
   const auto weights = mma_candidates(layer(DType::f16, 512, 64, 128, 32, 32, {3, 2, 1}).weights(), options);
   REQUIRE(!weights.empty());
