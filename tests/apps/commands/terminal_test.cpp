@@ -1,5 +1,6 @@
 // The console in a real terminal emulator: tmux interprets what dp_train prints, and shows its screen.
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -62,9 +63,12 @@ TEST_CASE("in tmux the progress line is one line at 80x24 and at 50x20, and an i
   const auto progress_lines = [](const std::vector<std::string>& lines) {
     return std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("Epoch"); });
   };
-  const std::vector<std::string> wide = tmux.screen(step);
+  // The first line of a busy machine may lack columns whose figures are not known yet.
+  const std::vector<std::string> wide = tmux.screen([&](const std::vector<std::string>& lines) {
+    const auto shown = [&](const char* column) { return has(lines.back(), column); };
+    return step(lines) && std::ranges::all_of(std::array{" left  ", " img/s  ", "floor ", "loss ", "acc1 "}, shown);
+  });
   CHECK(progress_lines(wide) == 1);
-  for (const char* column : {" left  ", " img/s  ", "floor ", "loss ", "acc1 "}) CHECK(has(wide.back(), column));
   CHECK(wide.back().size() < 80);
   for (const std::string& line : wide) CHECK(!has(line, "Planning"));
 
