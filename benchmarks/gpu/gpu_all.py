@@ -87,7 +87,7 @@ class Call:
         self.options, self.found, self.begin = options, found, begin
         self.home = ROOT / "build" / "gpu"
         self.out = started_in() / (options.out or os.environ.get("OUT") or self.home)
-        self.work = self.home / "work"
+        self.work = self.home / "scratch"
         self.logs = self.home / "logs"
         self.facts = {"title": "GPU check" if options.check else "GPU host", "commit": commit_of(options.commit), "date": now(),
                       "gpus": [gpu.name for gpu in found], "host": f"{platform.platform()}, {os.cpu_count()} cores", "programs": "none yet",

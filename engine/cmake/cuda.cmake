@@ -1,5 +1,5 @@
-# Options of the CUDA backend. DP_CUDA: whether it is built. dp_cuda_architectures: the GPU architectures, without 9.0,
-# for which dp_cuda_sm90a stands: its code is compiled for sm_90a, which alone has products of warpgroups.
+# Options of the CUDA backend. DP_CUDA: whether it is built. dp_cuda_architectures: the GPU architectures except 9.0.
+# dp_cuda_sm90a: whether 9.0 is one of them. Its code is compiled for sm_90a, because only sm_90a has wgmma.
 option(DP_CUDA "Build the CUDA backend, if a toolkit is found" ON)
 option(DP_CUDA_FAST_COMPILE "Compile the kernels with few optimisations, where none of them runs" OFF)
 set(DP_CUDA_ARCHITECTURES "all" CACHE STRING "all (that the toolkit supports), native, or a list such as 80;90")

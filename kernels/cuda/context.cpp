@@ -55,7 +55,7 @@ CudaOpOptions options_of_device(int device) {
   options.compute_capability =
       10 * attribute(device, cudaDevAttrComputeCapabilityMajor, "reading the compute capability") +
       attribute(device, cudaDevAttrComputeCapabilityMinor, "reading the compute capability");
-  options.warpgroup_products = options.compute_capability == 90 && has_warpgroup_products();
+  options.wgmma = options.compute_capability == 90 && has_wgmma();
   options.compute_capability = std::min(options.compute_capability, compiled_capability());
   options.shared_memory = static_cast<std::size_t>(
       attribute(device, cudaDevAttrMaxSharedMemoryPerBlockOptin, "reading the shared memory size"));

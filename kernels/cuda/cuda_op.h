@@ -17,7 +17,7 @@ class Libraries;
 struct CudaOpOptions {
   int multiprocessors = 1;                 // of the device
   int compute_capability = 0;              // 90 for 9.0; at most what the code was compiled for
-  bool warpgroup_products = false;         // wgmma: compute capability 9.0, and code for sm_90a
+  bool wgmma = false;                      // the device has compute capability 9.0, the code is for sm_90a
   std::size_t shared_memory = 0;           // bytes per block, the device's opt-in maximum
   bool deterministic = false;              // for library ops; our own kernels always are
   bool tf32 = false;                       // library ops may round their inputs to TF32

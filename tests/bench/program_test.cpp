@@ -178,7 +178,7 @@ TEST_CASE("scaling: --model-only marks every row as modelled and prints the cons
   CHECK(rows == 2 * (1 + 5 * 3) + (1 + 5 * 2) + (1 + 5) + 8 + 2 * 7);
   const json& sharded = row_of(out.at("sections").at(0), "what", "dp sharded x8");
   CHECK(sharded.at("ms_per_step").get<double>() == Approx(1.69).margin(0.005));  // from dp_model.out
-  // A CPU server: seven numbers of replicas with one global batch, then with 32 images for each replica.
+  // The CPU server: 1 to 64 replicas with the same global batch, then 1 to 64 replicas with 32 images each.
   const json& server = out.at("sections").back().at("rows");
   REQUIRE(server.size() == 14);
   const auto number = [&](std::size_t row, const char* field) { return server.at(row).at(field).get<double>(); };

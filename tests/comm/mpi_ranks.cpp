@@ -143,7 +143,7 @@ int run(const std::string& what) {
         if (mpi->rank() == 0)
           mpi->broadcast(std::string(64 * 1024 + 1, 'x')), wrong = "a text beyond the limit was sent";
       } catch (const Error&) {
-        // Nothing was sent: the next text arrives.
+        // The text was refused before anything was sent.
       }
       if (mpi->broadcast(mpi->rank() == 0 ? "place and token" : "") != "place and token")
         wrong = "what rank 0 hands out did not arrive";

@@ -11,7 +11,7 @@ using dp::engine::Barrier;
 
 TEST_CASE("barrier: all workers learn in each round whether all agreed") {
   constexpr int kWorkers = 3;
-  // What each worker answers in each round.
+  // Each worker's answer in each round.
   const std::vector<std::array<bool, kWorkers>> rounds{{true, true, true},    {true, false, true}, {true, true, true},
                                                        {false, false, false}, {true, true, false}, {true, true, true}};
   Barrier barrier(kWorkers, nullptr);

@@ -43,7 +43,7 @@ class Planned {
   Plan plan_;
 };
 
-// Only says which tensors it has.
+// An op that is never run.
 class NamedTensors final : public kernels::Op {
  public:
   explicit NamedTensors(std::vector<kernels::TensorDesc> tensors) : tensors_(std::move(tensors)) {}
@@ -126,7 +126,7 @@ TEST_CASE("op work: a fused op counts the products of its members and the tensor
     PlanStep step;
     std::string kind;
     double flops, bytes;
-    bool named = true;  // as a convolution or linear layer
+    bool named = true;  // work.convolution is set
   };
   std::vector<Row> all;
   all.push_back(
@@ -147,7 +147,7 @@ TEST_CASE("op work: a fused op counts the products of its members and the tensor
                  x_bytes + w_bytes + y_bytes, false});
   all.push_back({step_of(NormConv2dBackwardWeights{x, y, w, window}, {x, y, w}), "norm_conv2d_backward_weights", conv,
                  x_bytes + w_bytes + y_bytes, false});
-  // Beside dx it reads the normalisation's input, then dy2 and y.
+  // It also reads the normalisation's input x, and with add and relu dy2 and y.
   all.push_back({step_of(NormConv2dBackwardData{y, w, x, window}, {y, w, x}), "norm_conv2d_backward_data", conv,
                  2 * x_bytes + w_bytes + y_bytes, false});
   all.push_back({step_of(NormConv2dBackwardData{y, w, x, window, true, true}, {y, w, x}), "norm_conv2d_backward_data",
@@ -161,7 +161,7 @@ TEST_CASE("op work: a fused op counts the products of its members and the tensor
                  "relu_backward", 0, 3 * x_bytes, false});
   all.push_back(
       {step_of(ReluForward{.x = x}, {x}, {Space::input, Space::activation}), "relu_forward", 0, 2 * x_bytes, false});
-  // The statistics, in the activation arena, do not count.
+  // The statistics do not count, although they are in the activation arena.
   all.push_back(
       {step_of(BatchNormForward{.x = x}, {x},
                {Space::activation, Space::activation, Space::value, Space::value, Space::none, Space::activation}),

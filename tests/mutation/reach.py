@@ -15,7 +15,7 @@ from sandbox import HERE, Failed
 # Exact lines need unoptimised code. The loops of SLOW_LOOPS would then take minutes, so that code is compiled with -O1.
 FLAGS = "-g1 -w -fsanitize-coverage=trace-pc -fno-optimize-sibling-calls -fno-inline"
 SLOW_LOOPS = ("kernels/", "data/")
-NEAR = 5  # lines. In optimised code the line table assigns some instructions to neighbouring lines.
+NEAR = 5  # lines; in optimised code the line table assigns some instructions to neighbouring lines
 NOT_REPORTING = ("kernels/reference/", "kernels/cuda/", "tests/", "benchmarks/")
 LIMIT = 600  # seconds of one test
 

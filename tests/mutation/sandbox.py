@@ -10,7 +10,7 @@ import subprocess
 HERE = pathlib.Path(__file__).resolve().parent
 # Programs of tests/cuda that run the engine on simulated GPUs.
 SIMULATED = ("test_simulated", "test_simulated_nccl")
-# Other test folders that do not test mutated code: CUDA kernels, the simulation itself, and programs outside the tree.
+# These test folders are not built, because they do not test mutated code.
 LEFT_OUT = {"cuda", "simulated_cuda", "embed", "gpu", "mutation"}
 
 

@@ -14,7 +14,7 @@ import time
 
 from sandbox import SIMULATED
 
-# Labels of tests that are left out: slow, on a GPU or a simulated one (but for SIMULATED), building their own programs.
+# Tests with these labels do not run. Programs in SIMULATED run although they have the label simt.
 LEFT_OUT = {"slow", "simt", "simt-slow", "gpu", "embed"}
 PRETENDING = {"gpu", "mutation"}  # folders of tests that run no product code
 CHUNK_SECONDS = 2.0  # expected total of the cases that share a process

@@ -1,4 +1,4 @@
-// The environment in which torchrun starts a rank.
+// Tests how a rank reads the environment variables that torchrun sets.
 #include <cstdlib>
 #include <utility>
 #include <vector>

@@ -30,7 +30,7 @@ std::size_t count(const std::string& text, const std::string& part) {
   return found;
 }
 
-// The texts between `begin` and `end`, without drawings.
+// All texts between `begin` and `end`, without their SVG images.
 std::vector<std::string> texts(const std::string& page, const std::string& begin, const std::string& end) {
   std::vector<std::string> found;
   for (std::size_t at = 0; (at = page.find(begin, at)) != std::string::npos;) {

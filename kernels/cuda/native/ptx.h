@@ -140,57 +140,59 @@ __device__ __forceinline__ float2 unpack_f16(unsigned pair) {
   return values;
 }
 
-// ---- wgmma: a warpgroup (four successive warps, the first one a multiple of four) multiplies on tensor cores. Only
-// code for sm_90a has it. Other code traps.
+// ---- wgmma. A warpgroup is four successive warps; its first warp's number is a multiple of four. wgmma needs sm_90a;
+// on other architectures these functions trap.
 
-// Whether the code for compute capability 9.0 is for sm_90a.
-inline constexpr bool kWarpgroupProducts = DP_CUDA_SM90A;
+// Whether the code for compute capability 9.0 was compiled for sm_90a.
+inline constexpr bool kHasWgmma = DP_CUDA_SM90A;
 
-// Describes an operand of 64 lines x 16 k's in shared memory, in 128-byte aligned rows of eight chunks (16 bytes).
-// Stored along its lines, it has a row for each line; `first` is the chunk of the first row that has the first eight
-// k's, an even chunk. Stored across its lines, it has a row for each k, with 64 lines; `first` begins the first row.
-// Chunk c of the row at shared address a is at place c ^ a / 128 % 8 of the row; `first` ignores this.
-__device__ __forceinline__ std::uint64_t warpgroup_operand(const void* first) {
+// Descriptor of an operand in shared memory: 64 lines (rows of a, columns of b) by 16 k's, with the 128-byte swizzle.
+// Memory rows have 128 bytes and are 128-byte aligned. K-major operands have one memory row for each line. `first`
+// points to the first line's first k, whose chunk (16 bytes) has an even number. Other operands have one memory row
+// for each k, and `first` points to the first of them. Swizzle: chunk c of the memory row at shared address a is stored
+// at chunk c ^ (a / 128 % 8). `first` is the address without the swizzle.
+__device__ __forceinline__ std::uint64_t wgmma_descriptor(const void* first) {
   constexpr std::uint64_t kSwizzle = std::uint64_t{1} << 62;            // of 128 bytes
   constexpr std::uint64_t kEightRows = std::uint64_t{1024 / 16} << 32;  // distance between groups of eight rows
   constexpr std::uint64_t kNextLines = std::uint64_t{1024 / 16} << 16;  // distance to more than 64 lines; unused
   return kSwizzle | kEightRows | kNextLines | (shared_address(first) & 0x3ffffu) / 16;
 }
 
-// Makes this thread's finished writes to shared memory visible to products that start after the next barrier.
-__device__ __forceinline__ void publish_to_products() {
+// After the next barrier, wgmma sees this thread's completed writes to shared memory.
+__device__ __forceinline__ void fence_async_proxy() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 #endif
 }
-// Call it before the first product, and before the first one after an access to the sums.
-__device__ __forceinline__ void begin_products() {
+// Required before the first wgmma, and before the next one after other code has accessed the accumulators.
+__device__ __forceinline__ void wgmma_fence() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   __syncwarp();  // the lanes of a warp must execute these instructions together
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
-// Groups the warpgroup's products since the last call.
-__device__ __forceinline__ void commit_products() {
+// Puts all wgmmas since the last call into one group.
+__device__ __forceinline__ void wgmma_commit() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-// Waits until at most `pending` of the warpgroup's latest groups are unfinished.
+// Waits until at most the `pending` latest groups are unfinished.
 template <int pending>
-__device__ __forceinline__ void wait_for_products() {
+__device__ __forceinline__ void wgmma_wait() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 #endif
 }
-// The compiler moves no access to the sums across this call. Call it before begin_products() and after the last wait.
+// The compiler does not move accesses to the accumulators across this call. Call it before wgmma_fence() and after the
+// last wait.
 template <int count>
-__device__ __forceinline__ void settle(float (&sums)[count]) {
+__device__ __forceinline__ void fence_accumulators(float (&d)[count]) {
 #pragma unroll
-  for (int i = 0; i < count; ++i) asm volatile("" : "+f"(sums[i])::"memory");
+  for (int i = 0; i < count; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-#define DP_WARPGROUP_PRODUCT(type)                                                                                  \
+#define DP_WGMMA(type)                                                                                              \
   asm volatile(                                                                                                     \
       "{\n.reg .pred adds;\nsetp.ne.b32 adds, %34, 0;\n"                                                            \
       "wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                                   \
@@ -200,22 +202,22 @@ __device__ __forceinline__ void settle(float (&sums)[count]) {
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),      \
         "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),     \
         "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])                   \
-      : "l"(a), "l"(b), "r"(1), "n"(along_a ? 0 : 1), "n"(along_b ? 0 : 1))
+      : "l"(a), "l"(b), "r"(1), "n"(k_major_a ? 0 : 1), "n"(k_major_b ? 0 : 1))
 
-// d += a b^T, in float32: 64 lines of a by 64 lines of b. Thread t of the warpgroup has the sums of lines
-// t / 32 * 16 + t % 32 / 4 + half * 8 and 8 j + t % 4 * 2 + i in d[4 j + 2 half + i], half and i 0 or 1.
-// Asynchronous: the sums and the operands must stay unchanged until a wait. along: see warpgroup_operand().
-template <typename Low, bool along_a, bool along_b>
-__device__ __forceinline__ void multiply(float (&d)[32], std::uint64_t a, std::uint64_t b) {
+// d += a b in float32, asynchronous: do not change the operands and do not access d before a wait. a and b are
+// descriptors. d[4 j + 2 half + i] of thread t is the result of row t / 32 * 16 + t % 32 / 4 + half * 8 and column
+// 8 j + t % 4 * 2 + i; half and i are 0 or 1.
+template <typename Low, bool k_major_a, bool k_major_b>
+__device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a, std::uint64_t b) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   if constexpr (std::is_same_v<Low, BFloat16>)
-    DP_WARPGROUP_PRODUCT("bf16");
+    DP_WGMMA("bf16");
   else
-    DP_WARPGROUP_PRODUCT("f16");
+    DP_WGMMA("f16");
 #else
   __trap();
 #endif
 }
-#undef DP_WARPGROUP_PRODUCT
+#undef DP_WGMMA
 
 }  // namespace dp::kernels::cuda::ptx

@@ -18,6 +18,6 @@ int compiled_capability() {
   return attributes.ptxVersion;
 }
 
-bool has_warpgroup_products() { return ptx::kWarpgroupProducts; }
+bool has_wgmma() { return ptx::kHasWgmma; }
 
 }  // namespace dp::kernels::cuda

@@ -15,7 +15,7 @@ namespace dp::kernels::cuda {
 namespace {
 
 constexpr int kLeastCapability = 80;
-constexpr std::size_t kMaxCandidates = 8;  // most candidates of an op, without those of warpgroups
+constexpr std::size_t kMaxCandidates = 8;  // most candidates of an op, without the wgmma kernels
 
 bool is_low(DType type) { return type == DType::bf16 || type == DType::f16; }
 
@@ -49,14 +49,14 @@ bool weights_stay(const TensorDesc& x, const TensorDesc& y, const Window& window
              options.shared_memory;
 }
 
-// The same for products of warpgroups.
+// The same for the wgmma kernels.
 bool warpgroup_product_fits(const TensorDesc& image, const Window& window, const CudaOpOptions& options) {
-  return options.warpgroup_products && keeps_size(window) && image.shape[1] == kResidentChannels &&
+  return options.wgmma && keeps_size(window) && image.shape[1] == kResidentChannels &&
          WarpgroupProduct::bytes(static_cast<int>(image.shape[3])) <= options.shared_memory;
 }
 bool warpgroup_weights_fit(const TensorDesc& x, const TensorDesc& y, const Window& window,
                            const CudaOpOptions& options) {
-  return options.warpgroup_products && keeps_size(window) && x.shape[1] % kResidentChannels == 0 &&
+  return options.wgmma && keeps_size(window) && x.shape[1] % kResidentChannels == 0 &&
          y.shape[1] % kResidentChannels == 0 &&
          WarpgroupWeights::bytes(static_cast<int>(x.shape[3])) <= options.shared_memory;
 }

@@ -22,12 +22,12 @@ struct MmaChoice {
 struct MmaLimits {
   bool splittable = false;  // whether k may be split
   bool resident = false;    // whether a resident kernel fits
-  bool warpgroup = false;   // whether the kernel with products of warpgroups fits
+  bool warpgroup = false;   // whether a wgmma kernel fits
 };
 
-// For every tile the best number of splits by the cost model, and half and twice that
-// number. In order of estimated time, at least one, at most `most`; then those of the warpgroup kernel, which is never
-// used without trials, because it has not run on a GPU.
+// For every tile the best number of splits by the cost model, half of it and twice it. In order of estimated time; at
+// least one, at most `most`. The choices of the wgmma kernel follow. They are last because it has not run on a GPU, and
+// the first choice is used without trials.
 std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limits, std::size_t most);
 const char* to_string(MmaTileKind tile);
 

@@ -164,7 +164,7 @@ auto with_tile(MmaTileKind tile, const Run& run) {
     case MmaTileKind::middle: return run.template operator()<MiddleMmaTile>();
     case MmaTileKind::small: return run.template operator()<SmallMmaTile>();
     case MmaTileKind::resident: break;
-    case MmaTileKind::warpgroup: break;  // not a tile
+    case MmaTileKind::warpgroup: break;  // has its own launch
   }
   return run.template operator()<ResidentTile>();
 }

@@ -1,5 +1,5 @@
-// Products of warpgroups compute forward and data gradient of an image with 64 channels. A block keeps all weights in
-// shared memory. It multiplies one run of cells while it copies the next and stores the results of the previous one.
+// Forward and data gradient by wgmma, for an image with 64 channels. A block keeps all weights in shared memory. While
+// it multiplies one run of cells, it copies the next run and stores the results of the previous one.
 #pragma once
 
 #include "kernels/cuda/tensor_core/conv_mma_product.h"
@@ -8,7 +8,7 @@
 
 namespace dp::kernels::cuda {
 
-// The sums of a warp: 16 cells and 64 channels. The step and the stages are not used.
+// Each warp has accumulators for 16 cells and 64 channels. The step and the stages are not used.
 using WarpgroupTile = MmaTileSize<192, 64, 16, 64, 64, 3, 1>;
 
 struct WarpgroupProduct {
@@ -18,12 +18,12 @@ struct WarpgroupProduct {
 
   static constexpr int kStages = 3, kWeightRows = kResidentTaps * kResidentChannels;
 
-  // Rows of kRowChunks chunks: of a stage, a run and the cells around it; of all stages and the weights.
+  // Shared memory in rows of kRowChunks chunks. A stage holds a run and the cells around it.
   __host__ __device__ static int stage_rows(int width) {
     return (WarpgroupTile::kRows + 2 * spaced_reach(width) + 7) / 8 * 8;
   }
   __host__ __device__ static int rows(int width) { return kWeightRows + kStages * stage_rows(width); }
-  // With the results of a run, and 1,024 bytes for the alignment of the first row.
+  // Includes the results of a run, and 1,024 bytes to align the first row.
   static std::size_t bytes(int width) {
     return static_cast<std::size_t>(rows(width)) * kRowChunks * 16 +
            WarpgroupTile::kRows * kStagedPitch<WarpgroupTile> * sizeof(unsigned) + 1024;
@@ -31,8 +31,8 @@ struct WarpgroupProduct {
 };
 static_assert(std::has_unique_object_representations_v<WarpgroupProduct>);
 
-// Copies the weights of 64 channels of the result, starting at chunk `first`, in rows of 64 channels: [tap, channel of
-// y][channel of x]. A forward has 64 channels of x, a data gradient 64 channels of y.
+// Copies the weights of 64 channels of the result, starting at chunk `first`. Layout: [tap, channel of y][channel of
+// x]; each row has 64 channels.
 template <bool data>
 __device__ __forceinline__ void load_rows_of_weights(uint4* rows, const uint4* weights, int out_chunks, int first) {
   for (int at = static_cast<int>(threadIdx.x); at < WarpgroupProduct::kWeightRows * kRowChunks;
@@ -47,8 +47,8 @@ __device__ __forceinline__ void load_rows_of_weights(uint4* rows, const uint4* w
   }
 }
 
-// Rounds the sums of a warp and writes them to `out`. `staged`: shared memory of the warp, 16 rows. first_cell: of the
-// warp's rows, in the spaced images.
+// Rounds a warp's accumulators and writes them to `out`. `staged`: 16 rows of shared memory, used by this warp only.
+// first_cell: the warp's first cell in the spaced images.
 template <typename Low>
 __device__ __forceinline__ void store_rows(unsigned* staged, const float (&sums)[32], const float* bias, uint4* out,
                                            const WarpgroupProduct& product, int first_cell, int first_chunk) {
@@ -76,10 +76,11 @@ __device__ __forceinline__ void store_rows(unsigned* staged, const float (&sums)
       out[static_cast<long long>(cell) * product.out_chunks + first_chunk + chunk] =
           *reinterpret_cast<const uint4*>(staged + row * kPitch + chunk * 4);
   }
-  __syncwarp();  // the next run overwrites the rows
+  __syncwarp();  // the next run overwrites `staged`
 }
 
-// blockIdx: block among those that share the runs, tile of channels of the result. Every block has a run.
+// blockIdx.x: the runs are distributed cyclically over the blocks; every block has at least one. blockIdx.y: tile of
+// channels of the result.
 template <typename Low, bool data>
 __global__ void __launch_bounds__(WarpgroupTile::kThreads, 1)
     conv_warpgroup_kernel(const uint4* image, const uint4* weights, const float* bias, uint4* out,
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(WarpgroupTile::kThreads, 1)
                        thread / 32 * Tile::kWarpRows * kStagedPitch<Tile>;
   const int runs = (images.all + Tile::kRows - 1) / Tile::kRows, stride = static_cast<int>(gridDim.x);
 
-  // `turn`: number of the run among those of this block.
+  // Run number `turn` of this block.
   const auto run_of = [&](int turn) { return static_cast<int>(blockIdx.x) + turn * stride; };
   const auto load = [&](int turn) {
     uint4* const stage = stages + turn % P::kStages * stage_chunks;
@@ -111,9 +112,9 @@ __global__ void __launch_bounds__(WarpgroupTile::kThreads, 1)
   const auto start_products = [&](float(&sums)[32], int turn) {
 #pragma unroll
     for (float& sum : sums) sum = 0;
-    ptx::settle(sums);
+    ptx::fence_accumulators(sums);
     const uint4* const own = stages + (turn % P::kStages * stage_chunks + thread / 128 * 64 * kRowChunks);
-    ptx::begin_products();
+    ptx::wgmma_fence();
 #pragma unroll
     for (int tap = 0; tap < kResidentTaps; ++tap) {
       const int line = tap / 3, column = tap - line * 3;
@@ -122,25 +123,25 @@ __global__ void __launch_bounds__(WarpgroupTile::kThreads, 1)
       const uint4* const tap_rows = rows + tap * kResidentChannels * kRowChunks;
 #pragma unroll
       for (int k = 0; k < kResidentChannels; k += 16)
-        ptx::multiply<Low, true, !data>(sums, ptx::warpgroup_operand(cells + k / kChunk),
-                                        ptx::warpgroup_operand(tap_rows + (data ? k * kRowChunks : k / kChunk)));
+        ptx::wgmma_m64n64k16<Low, true, !data>(sums, ptx::wgmma_descriptor(cells + k / kChunk),
+                                               ptx::wgmma_descriptor(tap_rows + (data ? k * kRowChunks : k / kChunk)));
     }
   };
   const auto store = [&](int turn, float(&sums)[32]) {
-    ptx::settle(sums);
+    ptx::fence_accumulators(sums);
     store_rows<Low>(staged, sums, bias, out, product, run_of(turn) * Tile::kRows + thread / 32 * Tile::kWarpRows,
                     first_chunk);
   };
-  // Starts the products of a run, and stores those of the previous one.
+  // Starts the wgmmas of a run and stores the results of the previous run.
   const auto step = [&](int turn, float(&sums)[32], float(&before)[32]) {
     ptx::cp_async_wait<0>();
-    ptx::publish_to_products();
-    __syncthreads();  // the run's copies are visible to all; the products before the previous ones have ended
+    ptx::fence_async_proxy();
+    __syncthreads();  // all threads see the run's copies; the wgmmas of run turn - 2 have completed
     if (run_of(turn + 1) < runs) load(turn + 1);
     ptx::cp_async_commit();
     start_products(sums, turn);
-    ptx::commit_products();
-    ptx::wait_for_products<1>();
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
     if (turn > 0) store(turn - 1, before);
   };
 
@@ -152,12 +153,12 @@ __global__ void __launch_bounds__(WarpgroupTile::kThreads, 1)
   for (int turn = 0;; turn += 2) {
     step(turn, sums[0], sums[1]);
     if (run_of(turn + 1) >= runs) {
-      ptx::wait_for_products<0>();
+      ptx::wgmma_wait<0>();
       return store(turn, sums[0]);
     }
     step(turn + 1, sums[1], sums[0]);
     if (run_of(turn + 2) >= runs) {
-      ptx::wait_for_products<0>();
+      ptx::wgmma_wait<0>();
       return store(turn + 1, sums[1]);
     }
   }

@@ -1,5 +1,5 @@
-// A block computes the weight gradient of 64 x 64 channels for all nine taps, one warpgroup for each row of taps. Each
-// step copies a run of cells, and the cells around it, to shared memory once. The taps read the run at offsets.
+// Weight gradient by wgmma. A block computes 64 x 64 channels for all nine taps; each warpgroup computes one row of the
+// window. Each step copies a run of cells and the cells around it to shared memory. A tap reads them at an offset.
 #pragma once
 
 #include "kernels/cuda/tensor_core/spaced_images.h"
@@ -16,10 +16,10 @@ struct WarpgroupWeights {
   static constexpr int kThreads = kTapRows * 128;
   static constexpr int kStep = 128, kStages = 4;  // cells per step; stages in shared memory
 
-  // Rows of kRowChunks chunks in a stage: x and the cells around it, then dy. Both start at a multiple of eight rows.
+  // A stage in rows of kRowChunks chunks: x with the cells around the run, then dy. Both start at a multiple of eight.
   __host__ __device__ static int x_rows(int width) { return (kStep + 2 * spaced_reach(width) + 7) / 8 * 8; }
   __host__ __device__ static int stage_rows(int width) { return x_rows(width) + kStep; }
-  // 1,024 bytes are for the alignment of the first stage.
+  // Includes 1,024 bytes to align the first stage.
   __host__ __device__ static std::size_t bytes(int width) {
     return static_cast<std::size_t>(kStages) * stage_rows(width) * kRowChunks * 16 + 1024;
   }
@@ -58,43 +58,43 @@ __global__ void __launch_bounds__(WarpgroupWeights::kThreads, 1)
     }
   };
 
-  constexpr int kAhead = W::kStages - 2;  // products read the stages of this step and of the previous one
+  constexpr int kAhead = W::kStages - 2;  // two stages may be read: by this step and by the previous one
   for (int step = 0; step < kAhead; ++step) {
     if (step < steps) load(step);
     ptx::cp_async_commit();
   }
   float sums[W::kTapColumns][32] = {};
 #pragma unroll
-  for (auto& of_tap : sums) ptx::settle(of_tap);
+  for (auto& of_tap : sums) ptx::fence_accumulators(of_tap);
   const int tap_row = thread / 128;
 #pragma unroll 1
   for (int step = 0; step < steps; ++step) {
     ptx::cp_async_wait<kAhead - 1>();
-    ptx::publish_to_products();
-    __syncthreads();  // the step's copies are visible to all; the products of step - 2 have ended
+    ptx::fence_async_proxy();
+    __syncthreads();  // all threads see the step's copies; the wgmmas of step - 2 have completed
     if (step + kAhead < steps) load(step + kAhead);
     ptx::cp_async_commit();
     const uint4* const stage = ring + step % W::kStages * stage_chunks;
-    ptx::begin_products();
+    ptx::wgmma_fence();
 #pragma unroll
     for (int k = 0; k < W::kStep; k += 16) {
       const uint4* const taps = stage + (tap_row * images.pitch + k) * kRowChunks;
-      const std::uint64_t a = ptx::warpgroup_operand(stage + (x_rows + k) * kRowChunks);
+      const std::uint64_t a = ptx::wgmma_descriptor(stage + (x_rows + k) * kRowChunks);
 #pragma unroll
       for (int column = 0; column < W::kTapColumns; ++column)
-        ptx::multiply<Low, false, false>(sums[column], a, ptx::warpgroup_operand(taps + column * kRowChunks));
+        ptx::wgmma_m64n64k16<Low, false, false>(sums[column], a, ptx::wgmma_descriptor(taps + column * kRowChunks));
     }
-    ptx::commit_products();
-    ptx::wait_for_products<1>();
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<1>();
   }
-  ptx::wait_for_products<0>();
+  ptx::wgmma_wait<0>();
   ptx::cp_async_wait<0>();
 
   const int all_rows = kResidentTaps * weights.x_chunks * kChunk, lane = thread % 32;
   float* const results = out + static_cast<long long>(split) * all_rows * (weights.dy_chunks * kChunk);
 #pragma unroll
   for (int column = 0; column < W::kTapColumns; ++column) {
-    ptx::settle(sums[column]);
+    ptx::fence_accumulators(sums[column]);
 #pragma unroll
     for (int j = 0; j < 8; ++j)
 #pragma unroll

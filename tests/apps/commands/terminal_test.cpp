@@ -63,7 +63,7 @@ TEST_CASE("in tmux the progress line is one line at 80x24 and at 50x20, and an i
   const auto progress_lines = [](const std::vector<std::string>& lines) {
     return std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("Epoch"); });
   };
-  // The first line of a busy machine may lack columns whose figures are not known yet.
+  // Some columns appear only after a few steps, so wait for all of them.
   const std::vector<std::string> wide = tmux.screen([&](const std::vector<std::string>& lines) {
     const auto shown = [&](const char* column) { return has(lines.back(), column); };
     return step(lines) && std::ranges::all_of(std::array{" left  ", " img/s  ", "floor ", "loss ", "acc1 "}, shown);

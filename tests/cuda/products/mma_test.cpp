@@ -270,7 +270,7 @@ TEST_CASE("mma: cells resident in shared memory agree with plain loops in any or
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: products of warpgroups agree with plain loops in any order of threads") {
+TEST_CASE("mma: wgmma kernels agree with plain loops in any order of threads") {
   const FreshSimulation fresh;
   const Turns all(schedules().size());
   check(layer(DType::bf16, 3, 64, 64, 9, 11, {3, 1, 1}), {MmaTileKind::warpgroup}, {2}, all);
@@ -350,9 +350,9 @@ TEST_CASE("mma: candidates that fit are offered, the likeliest first, and the fi
         },
         desc);
   }
-  // Kernels that no GPU has run are tried last, and never used without a trial.
+  // The wgmma kernels have not run on a GPU: the tuner tries them last, and they are not used without a trial.
   CudaOpOptions hopper = options;
-  hopper.warpgroup_products = true;
+  hopper.wgmma = true;
   for (const OpDesc& desc : {OpDesc(l.forward()), OpDesc(l.data()), OpDesc(l.weights())}) {
     const std::vector<Candidate> fewer = mma_candidates(desc, options), all = mma_candidates(desc, hopper);
     REQUIRE(all.size() > fewer.size());

@@ -111,16 +111,16 @@ TEST_CASE("tuner: the fastest candidate is selected, timed once, and cached on d
 TEST_CASE("tuner: code compiled for an older device uses no tensor cores of a newer one") {
   SimulatedGpus machine(1);
   CHECK(options_of_device(0).compute_capability == 90);
-  CHECK(options_of_device(0).warpgroup_products);
+  CHECK(options_of_device(0).wgmma);
   simt::simulation().compiled_for = 75;
   CHECK(options_of_device(0).compute_capability == 75);
   simt::simulation().compiled_for = 90;
   simt::simulation().compute_capability = 86;
   CHECK(options_of_device(0).compute_capability == 86);
-  CHECK(!options_of_device(0).warpgroup_products);
-  simt::simulation().compute_capability = 100;  // runs code for 9.0, but not that for sm_90a
+  CHECK(!options_of_device(0).wgmma);
+  simt::simulation().compute_capability = 100;  // can run code for 9.0, but not for sm_90a
   CHECK(options_of_device(0).compute_capability == 90);
-  CHECK(!options_of_device(0).warpgroup_products);
+  CHECK(!options_of_device(0).wgmma);
 }
 
 TEST_CASE("tuner: the log has every candidate's time and the rejected ones") {

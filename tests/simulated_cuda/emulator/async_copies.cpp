@@ -27,7 +27,7 @@ void announce(const AsyncCopyOrder& order, unsigned thread) {
 void AsyncCopies::clear() {
   orders_.clear();
   groups_.clear();
-  published_ = true;
+  fenced_ = true;
 }
 
 void AsyncCopies::issue(const AsyncCopyOrder& order, unsigned thread) {
@@ -43,7 +43,7 @@ void AsyncCopies::announce_unfinished(unsigned thread) const {
 void AsyncCopies::wait(std::size_t pending, unsigned thread) {
   if (groups_.size() <= pending) return;
   const std::size_t done = groups_[groups_.size() - 1 - pending];
-  if (done > 0) published_ = false;
+  if (done > 0) fenced_ = false;
   for (std::size_t i = 0; i < done; ++i) {
     announce(orders_[i], thread);
     if (orders_[i].late) store(orders_[i]);

@@ -23,14 +23,14 @@ class AsyncCopies {
   void commit() { groups_.push_back(orders_.size()); }
   // Completes all groups except the last `pending` ones.
   void wait(std::size_t pending, unsigned thread);
-  // For products of warpgroups, which see finished copies only after a fence.
-  void publish() { published_ = true; }
-  bool published() const { return published_; }
+  // fence.proxy.async: without it wgmma may not see completed copies.
+  void fence() { fenced_ = true; }
+  bool fenced() const { return fenced_; }
 
  private:
   std::vector<AsyncCopyOrder> orders_;
   std::vector<std::size_t> groups_;  // number of orders at each commit
-  bool published_ = true;
+  bool fenced_ = true;
 };
 
 }  // namespace dp::simt

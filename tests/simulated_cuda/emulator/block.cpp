@@ -323,9 +323,9 @@ void Block::collective(unsigned mask, void* arguments, Combine combine, Site sit
   }
 }
 
-void Block::check_published(Site site) {
+void Block::check_fenced(Site site) {
   for (unsigned i = 0; i < thread_count_; ++i)
-    if (!threads_[i].copies.published())
+    if (!threads_[i].copies.fenced())
       fail("wgmma at %s:%d may not see the copies of thread %u: fence.proxy.async is missing after their wait",
            site.name(), site.line, i);
 }

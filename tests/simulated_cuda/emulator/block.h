@@ -16,7 +16,7 @@
 #include "simulated_cuda/emulator/sanitizer.h"
 #include "simulated_cuda/emulator/shared_memory.h"
 #include "simulated_cuda/emulator/site.h"
-#include "simulated_cuda/emulator/warpgroup_products.h"
+#include "simulated_cuda/emulator/wgmma_queue.h"
 #include "simulated_cuda/simulation.h"
 
 namespace dp::simt {
@@ -75,10 +75,10 @@ class Block {
   SharedMemory& shared() { return shared_; }
   void* shared_array(const void* key, std::size_t bytes, const char* name);
   AsyncCopies& async_copies() { return current_->copies; }
-  bool copies_late();  // whether the next cp.async copies, or the next wgmma multiplies, at its wait
-  WarpgroupProducts& warpgroup_products() { return warps_[current_->linear / kWarp].products; }
-  void publish_copies() { current_->copies.publish(); }
-  void check_published(Site site);  // fails if wgmma may not see finished copies of a thread
+  bool copies_late();  // whether the next cp.async or wgmma takes effect at its wait
+  WgmmaQueue& wgmma_queue() { return warps_[current_->linear / kWarp].products; }
+  void fence_copies() { current_->copies.fence(); }
+  void check_fenced(Site site);  // fails if a thread lacks fence.proxy.async after its copies
   unsigned thread() const { return current_->linear; }
   unsigned number() const { return number_; }
   unsigned slot() const { return slot_; }
@@ -110,7 +110,7 @@ class Block {
   struct Warp {
     unsigned ready, alive, epoch, busy;  // bit sets of lanes; busy: of collectives
     WarpCollective collectives[kWarp];   // indexed by the lowest lane of the mask
-    WarpgroupProducts products;
+    WgmmaQueue products;
   };
 
   static void fiber_main();

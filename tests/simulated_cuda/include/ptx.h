@@ -3,4 +3,4 @@
 
 #include "simulated_cuda/device/async_copy.h"
 #include "simulated_cuda/device/matrix.h"
-#include "simulated_cuda/device/warpgroup.h"
+#include "simulated_cuda/device/wgmma.h"

@@ -10,7 +10,7 @@ using namespace dp::kernels::cuda;
 
 constexpr int kRowChunks = 8;
 
-template <class Low, bool along_a, bool along_b>
+template <class Low, bool k_major_a, bool k_major_b>
 __global__ void lines_kernel(const uint4* a, const uint4* b, float* d, LeftOut left_out) {
   DP_DYNAMIC_SHARED(uint4, shared);
   uint4* const rows = shared + (1024 - ptx::shared_address(shared) % 1024) % 1024 / 16;
@@ -23,17 +23,17 @@ __global__ void lines_kernel(const uint4* a, const uint4* b, float* d, LeftOut l
   }
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
-  if (left_out != LeftOut::publication) ptx::publish_to_products();
+  if (left_out != LeftOut::proxy_fence) ptx::fence_async_proxy();
   __syncthreads();
   float sums[32] = {};
-  const auto operand = [](const uint4* of, bool along) {
-    return ptx::warpgroup_operand(of + kFirstRow * kRowChunks + (along ? kFirstK / 8 : 0));
+  const auto operand = [](const uint4* of, bool k_major) {
+    return ptx::wgmma_descriptor(of + kFirstRow * kRowChunks + (k_major ? kFirstK / 8 : 0));
   };
-  if (left_out != LeftOut::fence) ptx::begin_products();
-  ptx::multiply<Low, along_a, along_b>(sums, operand(rows, along_a), operand(rows_b, along_b));
-  ptx::commit_products();
-  if (left_out != LeftOut::wait) ptx::wait_for_products<0>();
-  ptx::settle(sums);
+  if (left_out != LeftOut::fence) ptx::wgmma_fence();
+  ptx::wgmma_m64n64k16<Low, k_major_a, k_major_b>(sums, operand(rows, k_major_a), operand(rows_b, k_major_b));
+  ptx::wgmma_commit();
+  if (left_out != LeftOut::wait) ptx::wgmma_wait<0>();
+  ptx::fence_accumulators(sums);
   for (int i = 0; i < 32; ++i) {
     const int line = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
     d[line * 64 + column] = sums[i];
@@ -41,14 +41,14 @@ __global__ void lines_kernel(const uint4* a, const uint4* b, float* d, LeftOut l
 }
 
 template <class Low>
-auto kernel_of(const WarpgroupForm& form) {
-  if (form.along_a) return form.along_b ? lines_kernel<Low, true, true> : lines_kernel<Low, true, false>;
-  return form.along_b ? lines_kernel<Low, false, true> : lines_kernel<Low, false, false>;
+auto kernel_of(const WgmmaForm& form) {
+  if (form.k_major_a) return form.k_major_b ? lines_kernel<Low, true, true> : lines_kernel<Low, true, false>;
+  return form.k_major_b ? lines_kernel<Low, false, true> : lines_kernel<Low, false, false>;
 }
 
 }  // namespace
 
-void multiply_lines(const WarpgroupForm& form, const unsigned short* a, const unsigned short* b, float* d,
+void multiply_lines(const WgmmaForm& form, const unsigned short* a, const unsigned short* b, float* d,
                     cudaStream_t stream) {
   launch({"lines_kernel", 1, 128, stream, 2 * kOperandRows * 128 + 1024},
          form.bfloat ? kernel_of<BFloat16>(form) : kernel_of<Float16>(form), reinterpret_cast<const uint4*>(a),

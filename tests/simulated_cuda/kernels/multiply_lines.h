@@ -1,4 +1,4 @@
-// A tiny kernel for the products of warpgroups.
+// A test kernel with one wgmma.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -7,17 +7,17 @@ namespace dp::simt::test {
 
 inline constexpr int kOperandRows = 72, kFirstRow = 3, kFirstK = 16;
 
-// What the kernel leaves out.
-enum class LeftOut { nothing, fence, publication, wait };
+// The instruction that the kernel omits.
+enum class LeftOut { nothing, fence, proxy_fence, wait };
 
-struct WarpgroupForm {
-  bool bfloat, along_a, along_b;
+struct WgmmaForm {
+  bool bfloat, k_major_a, k_major_b;
   LeftOut left_out = LeftOut::nothing;
 };
 
-// d = a b^T of 64 x 64 lines, from rows of 64 16-bit values. Along: the lines are the rows from kFirstRow on, with 16
-// k's from kFirstK on. Across: the k's are the 16 rows from kFirstRow on.
-void multiply_lines(const WarpgroupForm& form, const unsigned short* a, const unsigned short* b, float* d,
+// d = a b. a and b are given as rows of 64 16-bit values. K-major: the operand's lines are the rows from kFirstRow on,
+// its 16 k's start at kFirstK. Otherwise its k's are the 16 rows from kFirstRow on.
+void multiply_lines(const WgmmaForm& form, const unsigned short* a, const unsigned short* b, float* d,
                     cudaStream_t stream);
 
 }  // namespace dp::simt::test

@@ -1,4 +1,4 @@
-#include "simulated_cuda/emulator/warpgroup_products.h"
+#include "simulated_cuda/emulator/wgmma_queue.h"
 
 #include <cstring>
 
@@ -17,34 +17,34 @@ const char* in_shared(Block& block, std::size_t address) {
   return static_cast<char*>(block.shared().dynamic()) + (address - kSharedStart);
 }
 
-// The hardware may read at any time between the issue and the wait, so each read is announced at both.
-void announce(const WarpgroupOrder& order, Block& block) {
+// The hardware may read at any time between issue and wait, so reads are announced at both.
+void announce(const WgmmaOrder& order, Block& block) {
   if (detector == nullptr) return;
-  for (const WarpgroupOperand& operand : {order.a, order.b})
+  for (const WgmmaOperand& operand : {order.a, order.b})
     for (unsigned i = 0; i < operand.rows(); ++i)
       detector->access(in_shared(block, operand.row(i)), kRowBytes, Access::read, order.warp * kWarp + i % kWarp,
                        nullptr);
 }
 
-void check_operand(const WarpgroupOrder& order, const WarpgroupOperand& operand, Block& block) {
+void check_operand(const WgmmaOrder& order, const WgmmaOperand& operand, Block& block) {
   if (operand.descriptor >> 62 != 1 || (operand.descriptor >> 49 & 7) != 0)
     block.fail("the operand of wgmma at %s:%d has another layout than the emulated one", order.site.name(),
                order.site.line);
   const std::size_t in_row = field(operand.descriptor, 0) % kRowBytes;
-  if (in_row % (operand.along ? 32 : kRowBytes) != 0)
+  if (in_row % (operand.k_major ? 32 : kRowBytes) != 0)
     block.fail("the operand of wgmma at %s:%d begins inside a row", order.site.name(), order.site.line);
   for (unsigned i = 0; i < operand.rows(); ++i)
     if (!block.shared().inside_array(in_shared(block, operand.row(i)), kRowBytes))
       block.fail("wgmma at %s:%d reads outside the shared arrays", order.site.name(), order.site.line);
 }
 
-float value(const WarpgroupOrder& order, const WarpgroupOperand& operand, unsigned line, unsigned k, Block& block) {
+float value(const WgmmaOrder& order, const WgmmaOperand& operand, unsigned line, unsigned k, Block& block) {
   std::uint16_t bits;
   std::memcpy(&bits, in_shared(block, operand.value(line, k)), sizeof bits);
   return order.value_of(bits);
 }
 
-void multiply(const WarpgroupOrder& order, Block& block) {
+void multiply(const WgmmaOrder& order, Block& block) {
   const unsigned first = order.warp % 4 * kOwnLines;
   MmaOperands m;
   m.smallest_exponent = order.smallest_exponent;
@@ -55,8 +55,7 @@ void multiply(const WarpgroupOrder& order, Block& block) {
       for (unsigned column = 0; column < 8; ++column) m.b[k][column] = value(order, order.b, j * 8 + column, k, block);
     const auto each_sum = [&](auto to) {
       for (unsigned lane = 0; lane < kWarp; ++lane)
-        for (unsigned i = 0; i < 4; ++i)
-          to(order.sums[lane][j * 4 + i], m.d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
+        for (unsigned i = 0; i < 4; ++i) to(order.d[lane][j * 4 + i], m.d[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
     };
     each_sum([](float sum, float& d) { d = sum; });
     multiply_and_add(m);
@@ -66,40 +65,40 @@ void multiply(const WarpgroupOrder& order, Block& block) {
 
 }  // namespace
 
-std::size_t WarpgroupOperand::row(unsigned i) const {
+std::size_t WgmmaOperand::row(unsigned i) const {
   return field(descriptor, 0) / kRowBytes * kRowBytes + i / 8 * field(descriptor, 32) + i % 8 * kRowBytes;
 }
 
-std::size_t WarpgroupOperand::value(unsigned line, unsigned k) const {
-  const std::size_t in_row = field(descriptor, 0) % kRowBytes + 2 * (along ? k : line);
-  const std::size_t plain = row(along ? line : k) + in_row;
+std::size_t WgmmaOperand::value(unsigned line, unsigned k) const {
+  const std::size_t in_row = field(descriptor, 0) % kRowBytes + 2 * (k_major ? k : line);
+  const std::size_t plain = row(k_major ? line : k) + in_row;
   return plain ^ (plain / kRowBytes % 8) << 4;
 }
 
-void WarpgroupProducts::clear() {
+void WgmmaQueue::clear() {
   orders_.clear();
   groups_.clear();
-  begun_ = false;
+  fenced_ = false;
 }
 
-void WarpgroupProducts::issue(const WarpgroupOrder& order, Block& block) {
-  if (!begun_) block.fail("wgmma at %s:%d without a wgmma.fence before it", order.site.name(), order.site.line);
+void WgmmaQueue::issue(const WgmmaOrder& order, Block& block) {
+  if (!fenced_) block.fail("wgmma at %s:%d without a wgmma.fence before it", order.site.name(), order.site.line);
   check_operand(order, order.a, block);
   check_operand(order, order.b, block);
   announce(order, block);
   orders_.push_back(order);
-  // Products of a warp start in order: one after a late one is late, too.
+  // A warp's wgmmas run in order, so all after a late one are late, too.
   const bool after_late = orders_.size() > 1 && orders_[orders_.size() - 2].late;
   orders_.back().late = order.late || after_late;
   if (!orders_.back().late) multiply(order, block);
 }
 
-void WarpgroupProducts::commit() {
+void WgmmaQueue::commit() {
   groups_.push_back(orders_.size());
-  begun_ = false;
+  fenced_ = false;
 }
 
-void WarpgroupProducts::wait(std::size_t pending, Block& block) {
+void WgmmaQueue::wait(std::size_t pending, Block& block) {
   if (groups_.size() <= pending) return;
   const std::size_t done = groups_[groups_.size() - 1 - pending];
   for (std::size_t i = 0; i < done; ++i) {

@@ -1,4 +1,4 @@
-// The emulated products of warpgroups against plain loops, and the rules whose violation it reports.
+// The emulated wgmma agrees with plain loops, and the emulator reports missing fences and waits.
 #include "simulated_cuda/kernels/multiply_lines.h"
 
 #include <cmath>
@@ -24,8 +24,8 @@ struct Operands {
                                : kernels::from_float<kernels::Float16>(x).bits);
       }
   }
-  double value(const Rows& rows, bool along, int line, int k) const {
-    const int row = kFirstRow + (along ? line : k), column = along ? kFirstK + k : line;
+  double value(const Rows& rows, bool k_major, int line, int k) const {
+    const int row = kFirstRow + (k_major ? line : k), column = k_major ? kFirstK + k : line;
     const unsigned short bits = rows[static_cast<std::size_t>(row * 64 + column)];
     return static_cast<double>(bfloat ? kernels::to_float(kernels::BFloat16{bits})
                                       : kernels::to_float(kernels::Float16{bits}));
@@ -35,14 +35,14 @@ struct Operands {
   Rows a, b;
 };
 
-void run(const WarpgroupForm& form, const Operands& operands, const DeviceArray<float>& d) {
+void run(const WgmmaForm& form, const Operands& operands, const DeviceArray<float>& d) {
   const TestStream stream;
   const DeviceArray<unsigned short> a(operands.a), b(operands.b);
   multiply_lines(form, a.get(), b.get(), d.get(), stream);
   cudaStreamSynchronize(stream);
 }
 
-std::size_t wrong_results(const WarpgroupForm& form, const Operands& operands) {
+std::size_t wrong_results(const WgmmaForm& form, const Operands& operands) {
   const DeviceArray<float> device_d(std::vector<float>(64 * 64, NAN));
   run(form, operands, device_d);
   const std::vector<float> d = device_d.values();
@@ -51,7 +51,8 @@ std::size_t wrong_results(const WarpgroupForm& form, const Operands& operands) {
     for (int column = 0; column < 64; ++column) {
       double sum = 0;
       for (int k = 0; k < 16; ++k)
-        sum += operands.value(operands.a, form.along_a, line, k) * operands.value(operands.b, form.along_b, column, k);
+        sum +=
+            operands.value(operands.a, form.k_major_a, line, k) * operands.value(operands.b, form.k_major_b, column, k);
       // 16 products of magnitude at most 16, added in float32.
       wrong +=
           !(std::abs(static_cast<double>(d[static_cast<std::size_t>(line * 64 + column)]) - sum) <= 16 * 256 * 0x1p-24);
@@ -69,22 +70,22 @@ std::string only_report(LeftOut left_out) {
 
 }  // namespace
 
-TEST_CASE("products of warpgroups: operands along and across their lines, in both types and any order of threads") {
+TEST_CASE("wgmma: every layout of the operands is correct, in both types and in any order of threads") {
   for (const Schedule& schedule : schedules()) {
     const FreshSimulation fresh;
     use(schedule);
     for (const bool bfloat : {true, false}) {
       const Operands operands(bfloat);
-      for (const bool along_a : {true, false})
-        for (const bool along_b : {true, false}) CHECK(wrong_results({bfloat, along_a, along_b}, operands) == 0);
+      for (const bool k_major_a : {true, false})
+        for (const bool k_major_b : {true, false}) CHECK(wrong_results({bfloat, k_major_a, k_major_b}, operands) == 0);
     }
     CHECK(take_reports().empty());
   }
 }
 
-TEST_CASE("products of warpgroups: a missing fence, publication or wait shows") {
+TEST_CASE("wgmma: a missing fence, proxy fence or wait is detected") {
   CHECK(only_report(LeftOut::fence).find("without a wgmma.fence before it") != std::string::npos);
-  CHECK(only_report(LeftOut::publication).find("fence.proxy.async is missing") != std::string::npos);
+  CHECK(only_report(LeftOut::proxy_fence).find("fence.proxy.async is missing") != std::string::npos);
   const FreshSimulation fresh;
   simulation().async_copy = AsyncCopy::lazy;
   CHECK(wrong_results({true, true, true, LeftOut::wait}, Operands(true)) > 0);

@@ -1,0 +1,53 @@
+// The wgmmas that one warp has issued and not yet waited for. Each warp of a warpgroup computes 16 of the 64 rows.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "simulated_cuda/emulator/site.h"
+
+namespace dp::simt {
+
+class Block;
+
+// Shared address of the dynamic shared memory. It is not 1,024-byte aligned, so kernels must align it themselves.
+inline constexpr std::size_t kSharedStart = 128;
+
+// An operand with the 128-byte swizzle, see wgmma_descriptor() in kernels/cuda/native/ptx.h.
+struct WgmmaOperand {
+  std::uint64_t descriptor;
+  bool k_major;
+
+  unsigned rows() const { return k_major ? 64 : 16; }
+  std::size_t row(unsigned i) const;                   // shared address
+  std::size_t value(unsigned line, unsigned k) const;  // shared address of a 16-bit value
+};
+
+struct WgmmaOrder {
+  std::array<float*, 32> d;  // 32 accumulators of each lane
+  WgmmaOperand a, b;
+  float (*value_of)(std::uint16_t);
+  int smallest_exponent;  // see tensor_core.h
+  unsigned warp;          // in the block
+  bool late;              // computed at the wait, not at the issue
+  Site site;
+};
+
+class WgmmaQueue {
+ public:
+  void clear();
+  void fence() { fenced_ = true; }  // wgmma.fence
+  void issue(const WgmmaOrder& order, Block& block);
+  void commit();
+  // Completes all groups except the last `pending` ones.
+  void wait(std::size_t pending, Block& block);
+
+ private:
+  std::vector<WgmmaOrder> orders_;
+  std::vector<std::size_t> groups_;  // number of orders at each commit
+  bool fenced_ = false;
+};
+
+}  // namespace dp::simt
