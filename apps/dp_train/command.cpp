@@ -228,7 +228,13 @@ bool same_but_for_capitals(const std::string& a, const std::string& b) {
   return std::ranges::equal(a, b, {}, lower, lower);
 }
 
-// Replaces a model or data set that differs from a registered name only in case ("ResNet18").
+// Replaces a name that differs from a listed one only in case.
+void use_listed_name(std::string& given, const std::vector<std::string>& names) {
+  const auto listed = std::ranges::find_if(names, [&](const auto& name) { return same_but_for_capitals(name, given); });
+  if (listed != names.end()) given = *listed;
+}
+
+// The same for a model or a data set ("ResNet18").
 template <typename Entries>
 void use_registered_name(Values& given, const char* option, const Entries& registry) {
   const auto value = given.find(option);
@@ -294,6 +300,8 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
       ->required()
       ->check(command_line::accepts(dp::accepts::one_of(kShells)));
   if (!command_line::parse(app, argc, argv, other_programs_options())) return std::nullopt;
+  use_listed_name(shell, kShells);
+  use_listed_name(command.fetch, remote);
   use_registered_name(command.given, "model", dp::models::registry());
   use_registered_name(command.given, "dataset", dp::datasets::registry());
   if (command.selftest) refuse_others(command, "selftest", kSelftestOptions);

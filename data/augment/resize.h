@@ -33,8 +33,6 @@ class Resizer {
   void resize(RgbView source, std::int64_t width, std::int64_t height, const Region& window,
               std::span<std::uint8_t> out);
 
-  std::size_t memory() const { return between_.capacity(); }
-
  private:
   // The inputs of each output along one axis, and their weights.
   struct Axis {

@@ -31,7 +31,6 @@ void check_size(ByteReader& file, const Layout& layout) {
   if (size == layout.file_bytes) return;
   std::array<std::uint8_t, kRecognisedBytes> begin{};
   const std::size_t got = file.read(begin);
-  file.rewind();
   if (const std::string kind = recognised(std::span(begin).first(got)); !kind.empty())
     throw damaged(file.name(), 0, "it is " + kind + "; " + layout.rule);
   if (size < layout.file_bytes) throw damaged(file.name(), size, layout.rule + ", and the file ends here");

@@ -17,8 +17,7 @@ std::string recognised(std::span<const std::uint8_t> begin) {
   if (starts("\x89HDF"sv)) return "an HDF5 file, such as Keras writes";
   text.erase(0, text.find_first_not_of(" \t\r\n\xef\xbb\xbf"));
   std::transform(text.begin(), text.end(), text.begin(), [](unsigned char c) { return std::tolower(c); });
-  if (starts("<!doctype"sv) || starts("<html"sv) || starts("<HTML"sv))
-    return "an HTML page, so the download has failed";
+  if (starts("<!doctype"sv) || starts("<html"sv)) return "an HTML page, so the download has failed";
   return "";
 }
 

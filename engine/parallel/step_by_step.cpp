@@ -32,9 +32,15 @@ class BufferStorage final : public Storage {
   bool host_accessible_;
 };
 
-void refuse_pipeline(const engine::ModelSetup& setup) {
-  if (setup.pipelined())
-    throw Error(ErrorCode::usage, "with pipeline stages only train_step and evaluate are available");
+void refuse_parts_of_steps(const engine::ModelSetup& setup) {
+  const auto refuse = [](const std::string& with, const std::string& remedy = "") {
+    throw Error(ErrorCode::usage, "with " + with + " only train_step and evaluate are available" + remedy);
+  };
+  if (setup.options.process_group) refuse("a process group");
+  if (setup.pipelined()) refuse("pipeline stages");
+  if (setup.local_shards() > 1)
+    refuse("several logical shards per replica",
+           "; to call forward() and backward(), use as many logical shards as replicas, or no logical shards");
 }
 
 void refuse_scaled(bool scales_loss) {
@@ -51,13 +57,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
       images.shape().without_first() != model.input())
     throw Error(ErrorCode::usage, "images of shape " + to_string(images.shape()) + " do not fit model '" +
                                       model.name() + "', which reads " + to_string(model.input()) + " per sample");
-  if (setup.options.process_group)
-    throw Error(ErrorCode::usage, "with a process group only train_step and evaluate are available");
-  refuse_pipeline(setup);
-  if (setup.local_shards() > 1)
-    throw Error(ErrorCode::usage,
-                "with several logical shards per replica only train_step and evaluate are available; to call forward() "
-                "and backward(), use as many logical shards as replicas, or no logical shards");
+  refuse_parts_of_steps(setup);
   const std::int64_t rows = images.shape()[0];
   if (training) require_two_values(rows, rows, /*micro_batches=*/1);
   Batch batch;
@@ -106,7 +106,7 @@ void DataParallel::State::backward(const Tensor& logits_grad) {
 }
 
 void DataParallel::State::update(const Optimizer& by) {
-  refuse_pipeline(setup);
+  refuse_parts_of_steps(setup);
   refuse_scaled(setup.scales_loss());
   engine::check(by);
   begin_change();

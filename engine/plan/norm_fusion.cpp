@@ -10,9 +10,8 @@ std::vector<NormNeighbours> norm_neighbours(const std::vector<Node>& nodes, bool
   for (std::size_t i = 0; i < nodes.size(); ++i)
     for (const int input : nodes[i].inputs)
       if (input >= 0) readers[at(input)].push_back(static_cast<int>(i));
-  if (!readers.empty()) readers.back().push_back(static_cast<int>(nodes.size()));  // the loss reads the last node
 
-  const auto is_conv = [&](int i) { return i >= 0 && at(i) < nodes.size() && nodes[at(i)].kind == NodeKind::conv; };
+  const auto is_conv = [&](int i) { return i >= 0 && nodes[at(i)].kind == NodeKind::conv; };
   const auto is_plain = [&](int i) { return is_conv(i) && nodes[at(i)].bias < 0 && !nodes[at(i)].relu; };
   std::vector<NormNeighbours> all(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i) {

@@ -82,8 +82,7 @@ void require_same_step(const Resumed& resumed, const std::string& had, const std
     if (value.is_null()) return run_options().text(key, TrainerOptions{});
     return value.is_string() ? value.get<std::string>() : value.dump();
   };
-  const std::string optimizer = then.contains("optimizer") ? text(then, "optimizer") : "sgd";  // older ones: always SGD
-  require_equal(resumed, "optimizer", optimizer, text(now, "optimizer"));
+  require_equal(resumed, "optimizer", text(then, "optimizer"), text(now, "optimizer"));
   if (then.contains("bn")) require_equal(resumed, "bn", text(then, "bn"), text(now, "bn"));
   require_equal(resumed, "logical-shards", text(then, "logical-shards"), text(now, "logical-shards"));
   if (now.contains("logical-shards"))  // results depend on these options bit for bit

@@ -33,7 +33,6 @@ class DropoutPlane {
   // element is dropped; it may be null. May run in place. T is float or BFloat16.
   template <typename T>
   void apply(const DropoutWords& words, std::int64_t block_index, const T* x, T* y, std::uint8_t* mask) const;
-  float scale() const { return scale_; }
 
  private:
   template <int kWidth, int L, typename T>

@@ -1,7 +1,10 @@
 // Outputs that fail, block or have no name: an exit status and an error line, never a hang or death by a signal.
+#include <signal.h>
 #include <sys/stat.h>
 
+#include <chrono>
 #include <filesystem>
+#include <thread>
 
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
@@ -93,6 +96,19 @@ TEST_CASE("commands that only print end with exit code 7 if stdout is full") {
   const Outcome trained = in_shell("exec \"$@\" > /dev/full", kTiny + Words{"--output-dir", "run"}, temp.path());
   CHECK(trained.code == 0);  // the result is in the folder
   CHECK_THAT(trained.err, Catch::Contains("dp_train: warning: stdout could not be written"));
+}
+
+TEST_CASE("an interrupted run without a folder ends as interrupted, even if stdout is full") {
+  const TemporaryFolder temp;
+  Program program(kTiny + Words{"--dry-run"}, temp.path(), {"DP_FAIL=stall:backward:dev0:3000ms"},
+                  {"/bin/sh", "-c", "exec \"$@\" > /dev/full", "sh"});
+  program.wait_until_signals_are_handled();
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // it trains
+  ::kill(program.id(), SIGINT);
+  const Outcome outcome = program.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 128 + SIGINT);
+  CHECK_THAT(outcome.err, !Catch::Contains("dp_train: error"));
 }
 
 TEST_CASE("exceeding the file-size limit is an error that names the file") {

@@ -29,3 +29,24 @@ TEST_CASE("streams of different keys differ, and streams of equal keys agree") {
   CHECK(d.next() != first);
   CHECK(e.next() != first);
 }
+
+TEST_CASE("a stream's numbers follow from all words of its key") {
+  dp::Random random(0x123456789abcdef0, dp::RandomUse::shuffle, 0xfedcba9876543210, 0x0f1e2d3c4b5a6978);
+  for (const std::uint32_t word : {0x2dc7e233u, 0xf60edc4eu, 0x118f73a3u, 0xaa82e280u, 0x7342492cu, 0xf9b76543u})
+    CHECK(random.next() == word);
+}
+
+// Computed by the formulas in Python.
+TEST_CASE("bounded and normal numbers are those of the published algorithms, number by number") {
+  dp::Random large(1, dp::RandomUse::shuffle, 7);  // of ten products two are rejected
+  for (const std::uint32_t number :
+       {1647211360u, 664610240u, 526487926u, 1454204741u, 1147481909u, 1695730681u, 1812621296u, 1647598441u})
+    CHECK(large.below(0xC0000000u) == number);
+  dp::Random half(1, dp::RandomUse::shuffle, 7), words(1, dp::RandomUse::shuffle, 7);
+  for (int i = 0; i < 20; ++i) CHECK(half.below(0x80000000u) == words.next() >> 1);  // a power of two rejects nothing
+  dp::Random small(1, dp::RandomUse::init, 7);
+  for (const std::uint32_t number : {1u, 2u, 2u, 3u, 3u, 5u, 4u, 5u}) CHECK(small.below(10) == number);
+  dp::Random normal(1, dp::RandomUse::shuffle, 7);
+  for (const double number : {-0.8993450999259949, 0.9193233251571655, 1.098801851272583, -1.417039155960083})
+    CHECK(normal.normal() == Approx(number).epsilon(1e-6));
+}

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "bench/run_for_json.h"
+#include "bench/shown_table.h"
 #include "benchmarks/programs/pipeline_figures.h"
 #include "dp/error.h"
 #include "support/catch.h"
@@ -178,6 +179,70 @@ TEST_CASE("pipeline: the report has speed-ups, shares of the bound, simulated an
   CHECK(lines[5].dashed);
   CHECK(lines[5].color == lines[2].color);
   CHECK(lines[5].points.front().y == Approx(24 / 0.025));
+}
+
+TEST_CASE("pipeline: the whole tables, and a title with the replicas, stages and threads") {
+  PipelineBench bench = small_bench();
+  bench.schedules = {"gpipe"};
+  bench.split_sizes = {6, 24};
+  bench = resolved(bench);
+  const std::vector<PipelineCase> cases = cases_of(bench);
+  dp_bench::StepResult result;
+  result.options = bench.step;
+  result.variants = {measured("single", 1, 0.04, 0.06), measured("model-parallel", 2, 0.1, 0.1),
+                     measured("gpipe-m4", 2, 0.04, 0.04), measured("gpipe-m1", 2, 0, 0)};
+  result.variants.back().seconds_per_step.clear();
+  result.variants.back().note = "out of luck";
+  const Report report = pipeline_report(bench, cases, result);
+  using Lines = std::vector<std::string>;
+  CHECK(report.command == "pipeline");
+  CHECK(report.title == "mnist_convnet on 1x28x28, 10 classes, batch 24, 2 stages, 1 CPU thread per stage");
+  REQUIRE(report.sections.size() == 3);
+  CHECK(report.sections[0].key == "pipeline");
+  CHECK(report.sections[0].title == "Measured");
+  CHECK(
+      shown_table(report.sections[0]) ==
+      Lines{"what split_size micro_batches ms_per_step ms_q1 ms_q3 images_per_second speed_up speed_up_low "
+            "speed_up_high percent_of_bound bubble bubble_formula balance mib_per_device",
+            "schedule | split size | micro-batches | ms/step | quartile | quartile | img/s | speed-up | from | to | "
+            "% of bound | % bubble | by formula | % balance | MiB/device",
+            "single device | 24 | 1 | 50.0 | 45.0 | 55.0 | 480.0 | 1.00 | 1.00 | 1.00 | - | - | - | - | 2",
+            "model parallel | 24 | 1 | 100.0 | 100.0 | 100.0 | 240.0 | 0.50 | 0.40 | 0.60 | 31 | 30.0 | 20.0 | 80.0 | "
+            "2",
+            "gpipe | 6 | 4 | 40.0 | 40.0 | 40.0 | 600.0 | 1.25 | 1.00 | 1.50 | 98 | 30.0 | 20.0 | 80.0 | 2",
+            "gpipe | 24 | 1 | none | none | none | none | none | none | none | none | none | none | none | none | "
+            "not run: out of luck"});
+  CHECK(report.sections[1].key == "simulated");
+  CHECK(shown_table(report.sections[1]) ==
+        Lines{"what split_size micro_batches ms_per_step images_per_second speed_up percent_of_bound measured",
+              "schedule | split size | micro-batches | ms/step | img/s | speed-up | % of bound | "
+              "measured ms / simulated",
+              "model parallel | 24 | 1 | 25.0 | 960.0 | 2.00 | 125 | 4.00 | modelled",
+              "gpipe | 6 | 4 | 25.0 | 960.0 | 2.00 | 156 | 1.60 | modelled"});
+  CHECK(report.sections[2].key == "published");
+  CHECK(report.sections[2].title == "Published: ResNet50 on two GPUs, batch 120");
+  CHECK(shown_table(report.sections[2]) ==
+        Lines{"what split_size micro_batches speed_up percent_of_bound bubble_formula",
+              "program | split size | micro-batches | speed-up | % of bound | % bubble by formula",
+              "PyTorch | 20 | 6 | 1.49 | 87 | 14.3 | published: another machine",
+              "PyTorch | 12 | 10 | 1.54 | 85 | 9.1 | published: another machine"});
+  const dp_bench::LineChart& chart = report.sections[0].chart.value();
+  CHECK(chart.x_title == "split size: images of a micro-batch");
+  CHECK(chart.y_title == "images per second");
+  REQUIRE(chart.lines.size() == 7);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(chart.lines[i].label == Lines{"single device", "model parallel", "gpipe"}[i]);
+    CHECK(chart.lines[i].color == static_cast<int>(i));
+    CHECK(chart.lines[i].points.at(0).x == (i < 2 ? 24 : 6));
+    CHECK(chart.lines[i].points.at(0).y == Approx(std::vector<double>{480, 240, 600}[i]));
+    CHECK(chart.lines[3 + i].points.size() == (i < 2 ? 0 : 1));
+  }
+  CHECK(chart.lines[5].points[0].x == 6);
+  CHECK(chart.lines[6].label == "simulated");
+  bench.step.replicas = 4;
+  bench.step.threads = 8;
+  CHECK(pipeline_report(bench, cases, result).title ==
+        "mnist_convnet on 1x28x28, 10 classes, batch 24, 2 replicas of 2 stages, 2 CPU threads per stage");
 }
 
 TEST_CASE("pipeline figures: idle time, balance and the simulated step follow from the phases of all replicas") {

@@ -136,3 +136,58 @@ TEST_CASE("text has aligned columns, and rows without a measurement give the rea
   CHECK(text.find("second     4.00         -         -  modelled: by \\ constants\n") != std::string::npos);
   CHECK(text.find("third         -         -         -  not run: needs a GPU\n") != std::string::npos);
 }
+
+TEST_CASE("the whole report as JSON") {
+  const auto json = nlohmann::json::parse(to_json(sample()));
+  CHECK(json == nlohmann::json::parse(R"json({"program": "dp_bench", "schema": 1, "command": "step",
+    "title": "a <model> & \"more\"", "facts": {"command": "dp_bench step\n"},
+    "sections": [{"key": "rows", "title": "Title", "text": "Text.",
+      "columns": {"what": "what", "ms": "ms", "low": "quartile", "high": "quartile"},
+      "rows": [
+        {"kind": "measured", "what": "first <b>", "ms": 2.0, "low": 1.5, "high": 2.5, "samples": [2.0, 1.5, 2.5]},
+        {"kind": "modelled", "what": "second", "ms": 4.0, "low": null, "high": null, "note": "by \\ constants"},
+        {"kind": "not run", "what": "third", "ms": null, "low": null, "high": null, "note": "needs a GPU"},
+        {"kind": "published", "what": "fourth", "ms": null, "low": null, "high": null}]}]})json"));
+  Report report{"ops", "\x01\x1f \t\"\\\x7f", {{"a", "b"}, {"c", "d"}}, {}};
+  CHECK(nlohmann::json::parse(to_json(report)).at("title") == report.title);
+  CHECK(nlohmann::json::parse(to_json(report)).at("facts") == nlohmann::json{{"a", "b"}, {"c", "d"}});
+  report.sections = {{"one", "", "", {{"value", ""}}, {{{0.12345678949}}}, {}}, {"two", "", "", {}, {}, {}}};
+  CHECK(to_json(report).find("\"value\":0.123456789}") != std::string::npos);
+  CHECK(nlohmann::json::parse(to_json(report)).at("sections").size() == 2);
+}
+
+TEST_CASE("the whole report as text and as markdown") {
+  CHECK(to_text(sample()) ==
+        "a <model> & \"more\"\n"
+        "  command: dp_bench step\n"
+        "\n"
+        "\n"
+        "Title\n"
+        "what         ms  quartile  quartile\n"
+        "first <b>  2.00      1.50      2.50  measured\n"
+        "second     4.00         -         -  modelled: by \\ constants\n"
+        "third         -         -         -  not run: needs a GPU\n"
+        "fourth        -         -         -  published\n"
+        "Text.\n");
+  CHECK(to_markdown(sample()) ==
+        "# a <model> & \"more\"\n"
+        "\n"
+        "- command: `dp_bench step\n"
+        "`\n"
+        "\n"
+        "## Title\n"
+        "\n"
+        "| what | ms | quartile | quartile | source |\n"
+        "|---|---|---|---|---|\n"
+        "| first <b> | 2.00 | 1.50 | 2.50 | measured |\n"
+        "| second | 4.00 | - | - | modelled: by \\ constants |\n"
+        "| third | - | - | - | not run: needs a GPU |\n"
+        "| fourth | - | - | - | published |\n"
+        "\n"
+        "Text.\n");
+  // Without remarks and without a text. A letter of two bytes is one column wide.
+  Report plain{"step", "b", {{"rounds", "2"}}, {}};
+  plain.sections.push_back({"", "c", "", {{"", "d"}, {"", "\u00b5s"}}, {{{std::string("\u00e9"), 1.0}}}, {}});
+  CHECK(to_text(plain) == "b\n  rounds: 2\n\nc\nd  \u00b5s\n\u00e9   1\n");
+  CHECK(to_markdown(plain) == "# b\n\n- rounds: 2\n\n## c\n\n| d | \u00b5s |\n|---|---|\n| \u00e9 | 1 |\n");
+}

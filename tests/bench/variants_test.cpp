@@ -2,6 +2,7 @@
 
 #include "apps/dp_bench/child.h"
 #include "apps/dp_bench/step.h"
+#include "dp/device.h"
 #include "dp/error.h"
 #include "support/catch.h"
 
@@ -132,4 +133,118 @@ TEST_CASE("measured programs receive no OpenMP settings but their own") {
   ::unsetenv("OMP_PLACES");
   CHECK(reply.text("places").empty());
   CHECK(reply.text("threads") == "3");
+}
+
+TEST_CASE("the programs of all variants get the network, the devices and the threads, and only those of dp the rest") {
+  const auto lines_of = [](const StepOptions& options) {
+    std::vector<std::string> lines;
+    for (const VariantSpec& spec : variants_for(options)) {
+      CHECK_FALSE(spec.accumulates);
+      std::string line = spec.key + " | " + spec.title + " | " + spec.group + " " + std::to_string(spec.devices) + " " +
+                         std::to_string(spec.processes) + " " + spec.absent + "|";
+      for (const std::string& word : spec.arguments) line += " " + word;
+      lines.push_back(line);
+    }
+    return lines;
+  };
+  using Lines = std::vector<std::string>;
+  StepOptions options;
+  options.network = {"mlp", {1, 6, 7}, 9};
+  options.replicas = 2;
+  options.threads = 4;
+  options.batches = 7;
+  options.images_on = "device";
+  std::string net = "| --model mlp --input 1,6,7 --classes 9 --batch 64 --batches 7 --images-on device ";
+  CHECK(
+      lines_of(options) ==
+      Lines{"plan | bare plan | plan 1 1 " + net + "--cpu 1 --threads 4 --variant plan",
+            "dp1 | dp x1 | dp 1 1 " + net + "--cpu 1 --threads 4 --variant dp",
+            "dp-sharded | dp x2 sharded | dp 2 1 " + net + "--cpu 2 --threads 2 --variant dp --reduce sharded",
+            "dp-master | dp x2 master | dp 2 1 " + net + "--cpu 2 --threads 2 --variant dp --reduce master",
+            "dp-allreduce | dp x2 allreduce | dp 2 1 " + net + "--cpu 2 --threads 2 --variant dp --reduce allreduce",
+            "ddp | ddp x2 | ddp 2 2 " + net + "--cpu 2 --threads 2 --variant ddp",
+            "torch | PyTorch | pytorch 1 1 " + net + "--variant single --memory-format contiguous --threads 4",
+            "torch-cl | PyTorch channels_last | pytorch 1 1 " + net +
+                "--variant single --memory-format channels_last --threads 4",
+            "torch-dp | PyTorch nn.DataParallel x2 | pytorch 2 1 nn.DataParallel requires GPUs" + net +
+                "--variant dataparallel --memory-format channels_last --threads 4",
+            "torch-ddp | PyTorch DDP x2 | pytorch 2 2 " + net + "--variant ddp --memory-format contiguous --threads 2",
+            "torch-ddp-cl | PyTorch DDP x2 channels_last | pytorch 2 2 " + net +
+                "--variant ddp --memory-format channels_last --threads 2"});
+  options.inference = true;
+  CHECK(lines_of(options) ==
+        Lines{"dp1 | dp x1 | dp 1 1 " + net + "--inference --cpu 1 --threads 4 --variant dp",
+              "dp | dp x2 | dp 2 1 " + net + "--inference --cpu 2 --threads 2 --variant dp",
+              "torch | PyTorch | pytorch 1 1 " + net +
+                  "--inference --variant single --memory-format contiguous --threads 4",
+              "torch-cl | PyTorch channels_last | pytorch 1 1 " + net +
+                  "--inference --variant single --memory-format channels_last --threads 4",
+              "torch-compiled | PyTorch channels_last compiled | pytorch 1 1 " + net +
+                  "--inference --variant single --memory-format channels_last --threads 4 --compile"});
+
+  options.inference = false;
+  options.gpus = "4,16,7";
+  options.replicas = 3;
+  options.threads = 2;
+  options.replicas_per_device = 2;
+  options.run.parallel.amp = dp::Amp::float16;
+  options.run.parallel.exact_convolutions = true;
+  net += "--amp fp16 ";
+  const std::string three = "--gpus 4,16,7", one = "--gpus 4";
+  CHECK(
+      lines_of(options) ==
+      Lines{"plan | bare plan | plan 1 1 " + net + one + " --variant plan --exact-conv",
+            "dp1 | dp x1 | dp 1 1 " + net + one + " --variant dp --exact-conv",
+            "dp-sharded | dp x3 sharded | dp 3 1 " + net + three + " --variant dp --exact-conv --reduce sharded",
+            "dp-master | dp x3 master | dp 3 1 " + net + three + " --variant dp --exact-conv --reduce master",
+            "dp-allreduce | dp x3 allreduce | dp 3 1 " + net + three + " --variant dp --exact-conv --reduce allreduce",
+            "dp-virtual | dp x3, 2 replicas each | dp 3 1 " + net + three +
+                " --variant dp --exact-conv --replicas-per-device 2",
+            "ddp | ddp x3 | ddp 3 3 " + net + three + " --variant ddp --exact-conv",
+            "torch | PyTorch | pytorch 1 1 " + net + "--variant single --memory-format contiguous --threads 2 " + one,
+            "torch-cl | PyTorch channels_last | pytorch 1 1 " + net +
+                "--variant single --memory-format channels_last --threads 2 " + one,
+            "torch-compiled | PyTorch channels_last compiled | pytorch 1 1 " + net +
+                "--variant single --memory-format channels_last --threads 2 " + one + " --compile",
+            "torch-dp | PyTorch nn.DataParallel x3 | pytorch 3 1 " + net +
+                "--variant dataparallel --memory-format channels_last --threads 2 " + three,
+            "torch-ddp | PyTorch DDP x3 | pytorch 3 3 " + net +
+                "--variant ddp --memory-format contiguous --threads 1 " + three,
+            "torch-ddp-cl | PyTorch DDP x3 channels_last | pytorch 3 3 " + net +
+                "--variant ddp --memory-format channels_last --threads 1 " + three});
+  options.replicas_per_device = 1;
+  options.run.parallel.amp = dp::Amp::bfloat16;
+  const std::vector<VariantSpec> plain = variants_for(options);
+  CHECK(std::none_of(plain.begin(), plain.end(), [](const VariantSpec& spec) { return spec.key == "dp-virtual"; }));
+  CHECK(amp_words(options.run) == Lines{"--amp", "bf16"});
+  CHECK(amp_words({}).empty());
+}
+
+TEST_CASE("step options: automatic threads and batches, and the refusals with their remedies") {
+  StepOptions options;
+  options.replicas = 2;
+  options.threads = 3;
+  CHECK_THROWS_WITH(resolved(options), "--threads 3 is not a multiple of the 2 replicas; give a multiple of --cpu");
+  options.threads = 2;
+  options.run.batch_size = 1;
+  CHECK_THROWS_WITH(resolved(options), "-b 1 is less than the 2 replicas; give at least one image per replica");
+  options.run.batch_size = 2;
+  CHECK(resolved(options).batches == 512);
+  options.run.batch_size = 64;
+  CHECK(resolved(options).batches == (96 << 20) / (4 * 64 * 28 * 28));
+  options.run.batch_size = 100000;
+  CHECK(resolved(options).batches == 4);
+  options.batches = 3;
+  CHECK(resolved(options).batches == 3);
+  options.variants = {"dp1", "horovod"};
+  CHECK_THROWS_WITH(variants_for(resolved(options)),
+                    "--variants: 'horovod' is not available here; choose from plan, dp1, dp-sharded, dp-master, "
+                    "dp-allreduce, ddp, torch, torch-cl, torch-dp, torch-ddp, torch-ddp-cl");
+  const int cores = static_cast<int>(dp::process_cores().size());
+  options.threads = 0;
+  CHECK(resolved(options).threads == std::max(1, cores / 2) * 2);
+  options.replicas = 1;
+  CHECK(resolved(options).threads == cores);
+  options.replicas = 7 * cores;
+  CHECK(resolved(options).threads == 7 * cores);
 }

@@ -113,22 +113,42 @@ TEST_CASE("the updates of a moving average are read back, and without a number t
   const std::string folder = scratch / "last";
   dp::Checkpoint checkpoint = checkpoint_at(9);
   checkpoint.average = checkpoint.weights;
-  checkpoint.average_updates = 4;
+  checkpoint.average_updates = 40;
   dp::save_checkpoint(folder, checkpoint);
-  CHECK(dp::load_checkpoint(folder).average_updates == 4);
+  CHECK(dp::load_checkpoint(folder).average_updates == 40);
   const std::string whole = read_bytes(folder + "/ema.safetensors");
-  const std::string field = "\"updates\":\"4\"";
+  const std::string field = "\"updates\":\"40\"";
   REQUIRE(whole.find(field) != std::string::npos);
   const auto with = [&](const std::string& other) {
     std::string text = whole;
     return text.replace(whole.find(field), field.size(), other);
   };
-  forge(folder, "ema.safetensors", with("\"updaten\":\"4\""));  // as an earlier version's, which has no such field
+  forge(folder, "ema.safetensors", with("\"updaten\":\"40\""));  // as an earlier version's, which has no such field
   CHECK(dp::load_checkpoint(folder).average_updates == 9);
-  for (const char* count : {"x", "-", " "}) {
+  for (const char* count : {"xy", "-1", "--", "4x", "x4", "4 ", " 4"}) {
     forge(folder, "ema.safetensors", with(std::string("\"updates\":\"") + count + "\""));
     CHECK_THAT(outcome_of([&] { dp::load_checkpoint(folder); }).text,
                Catch::Contains("ema.safetensors: updates is '") && Catch::Contains("not a count"));
+  }
+}
+
+TEST_CASE("the updates of an optimizer must be a count") {
+  UnsyncedOps unsynced;
+  const ScopedFileOps scope(unsynced);
+  const ScratchFolder scratch;
+  const std::string folder = scratch / "last";
+  dp::save_checkpoint(folder, checkpoint_at(40));
+  CHECK(dp::load_checkpoint(folder).optimizer.updates == 40);
+  const std::string whole = read_bytes(folder + "/optimizer.safetensors");
+  const std::string field = "\"updates\":\"40\"";
+  REQUIRE(whole.find(field) != std::string::npos);
+  for (const auto& [other, shown] : {std::pair("\"updates\":\"-1\"", "'-1'"), std::pair("\"updates\":\"4x\"", "'4x'"),
+                                     std::pair("\"updaten\":\"40\"", "''")}) {
+    std::string text = whole;
+    forge(folder, "optimizer.safetensors", text.replace(whole.find(field), field.size(), other));
+    const Outcome outcome = outcome_of([&] { dp::load_checkpoint(folder); });
+    CHECK(outcome.code == 3);
+    CHECK(outcome.text == std::string("optimizer.safetensors: updates is ") + shown + ", which is not a count");
   }
 }
 

@@ -18,12 +18,12 @@ using namespace kernels;
 
 class MpiRendezvous final : public Rendezvous {
  public:
-  MpiRendezvous(int rank, int size) : rank_(rank), size_(size) {}
+  MpiRendezvous(int rank, int size, bool one_host = true) : rank_(rank), size_(size), one_host_(one_host) {}
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   int local_rank() const override { return rank_; }
   int local_size() const override { return size_; }
-  bool one_host() const override { return true; }
+  bool one_host() const override { return one_host_; }
   double timeout_seconds() const override { return 10; }
   std::vector<std::string> exchange(std::string_view) override {
     throw Error(ErrorCode::usage, "communicator mpi needs no exchange");
@@ -31,6 +31,7 @@ class MpiRendezvous final : public Rendezvous {
 
  private:
   int rank_, size_;
+  bool one_host_;
 };
 
 std::string conform(Communicator& comm, BareContext& context) {
@@ -156,6 +157,11 @@ int run(const std::string& what) {
       } catch (const Error& error) {
         if (std::strstr(error.what(), "start the ranks with mpirun") == nullptr) wrong = error.what();
       }
+      const CommunicatorChoice choice = default_for(MpiRendezvous(mpi->rank(), mpi->size(), /*one_host=*/false));
+      if (choice.name != "mpi" || choice.reason != "the ranks run on several hosts and were started by MPI")
+        wrong = "several hosts use " + choice.name + ": " + choice.reason;
+      if (mpi->version().empty() || mpi->version().find_first_of(",\n") != std::string::npos)
+        wrong = "the library is '" + mpi->version() + "'";
     }
     if (what == "die" && mpi->rank() == 1) _exit(9);
     if (what == "die") conform(*comm, context);
@@ -170,6 +176,15 @@ int run(const std::string& what) {
   }
   if (!wrong.empty()) std::fprintf(stderr, "rank %d: %s\n", mpi->rank(), wrong.c_str());
   if (wrong.empty()) mpi->finish();
+  if (what == "world" && wrong.empty()) {
+    wrong = mpi->started() ? "MPI is still started" : "MPI was started again";
+    try {
+      mpi->start();
+    } catch (const Error& error) {
+      if (std::strstr(error.what(), "cannot be initialized again") != nullptr && !mpi->started()) wrong.clear();
+    }
+    if (!wrong.empty()) std::fprintf(stderr, "%s\n", wrong.c_str());
+  }
   return wrong.empty() ? 0 : 1;
 }
 

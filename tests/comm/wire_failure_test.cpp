@@ -117,30 +117,44 @@ TEST_CASE("wire: handles leave no thread behind") {
 
 namespace {
 
-// Two ranks on two hosts.
-class TwoHosts final : public Rendezvous {
+// Two ranks, on two hosts or on one.
+class TwoRanks final : public Rendezvous {
  public:
+  explicit TwoRanks(bool one_host) : one_host_(one_host) {}
   int rank() const override { return 0; }
   int size() const override { return 2; }
   int local_rank() const override { return 0; }
-  int local_size() const override { return 1; }
-  bool one_host() const override { return false; }
+  int local_size() const override { return one_host_ ? 2 : 1; }
+  bool one_host() const override { return one_host_; }
   double timeout_seconds() const override { return 1; }
   std::vector<std::string> exchange(std::string_view) override { throw Error(ErrorCode::usage, "not reached"); }
+
+ private:
+  const bool one_host_;
 };
 
 }  // namespace
 
 TEST_CASE("a communicator that does not join processes, or not these, is rejected by name") {
   BareContext context;
-  TwoHosts ranks;
-  CHECK_THROWS_WITH(join_from_host("p2p", context, ranks),
-                    Catch::Contains("'p2p' cannot connect processes on reference; use --comm host or mpi"));
-  CHECK_THROWS_WITH(join_from_host("host", context, ranks),
-                    Catch::Contains("only processes of one host") && Catch::Contains("mpirun"));
+  TwoRanks apart(false), together(true);
+  CHECK_THROWS_WITH(join_from_host("p2p", context, apart),
+                    "communicator 'p2p' cannot connect processes on reference; use --comm host or mpi");
+  CHECK_THROWS_WITH(join_from_host("host", context, apart),
+                    "communicator host connects only processes of one host that can see each other; start the ranks "
+                    "with mpirun and --comm mpi");
+  CHECK_THROWS_WITH(join_from_host("host", context, together),
+                    "communicator host requires a context with shared memory");
+  Context* const contexts[] = {&context};
+  CHECK_THROWS_WITH(make_host_communicators("nccl", contexts),
+                    "--comm nccl requires GPUs; use --comm host for CPU replicas");
 }
 
-TEST_CASE("ranks on several hosts that MPI did not start are told to use mpirun") {
-  const TwoHosts ranks;
-  CHECK_THROWS_WITH(default_for(ranks), Catch::Contains("several hosts") && Catch::Contains("mpirun"));
+TEST_CASE("ranks of one host share memory, and ranks on several that MPI did not start are told to use mpirun") {
+  const CommunicatorChoice choice = default_for(TwoRanks(true));
+  CHECK(choice.name == "host");
+  CHECK(choice.reason == "all ranks run on one host and share its memory");
+  CHECK_THROWS_WITH(default_for(TwoRanks(false)),
+                    "CPU ranks require MPI if they run on several hosts or cannot see each other's processes; start "
+                    "them with mpirun");
 }

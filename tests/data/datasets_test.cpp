@@ -57,10 +57,45 @@ TEST_CASE("synthetic images have the requested shape and uniform bytes, the same
   CHECK(sum / (500 * 105) == Approx(127.5).margin(2));
 }
 
+TEST_CASE("a synthetic image is its label and then the bytes of one random stream, lowest byte first") {
+  const dp::DatasetPair pair = dp::datasets::synthetic(dp::Shape{2, 1, 3}, 7, 4, 4, 9);
+  for (const std::uint64_t part : {0, 1}) {
+    const dp::Dataset& data = part == 0 ? *pair.train : *pair.test;
+    CHECK(data.normalization().mean == std::vector<float>{0.5f, 0.5f});
+    CHECK(data.normalization().std == std::vector<float>{0.2887f, 0.2887f});
+    CHECK_FALSE(data.varies());
+    CHECK(data.augmentation().padding == 0);
+    CHECK_FALSE(data.augmentation().flip);
+    for (std::int64_t i = 0; i < 4; ++i) {
+      dp::Random random(9, dp::RandomUse::synthetic, static_cast<std::uint64_t>(i), part);
+      CHECK(data.label(i) == static_cast<std::int32_t>(random.below(7)));
+      std::vector<std::uint8_t> bytes;
+      for (int word = 0; word < 2; ++word)
+        for (std::uint32_t drawn = random.next(), byte = 0; byte < 4; ++byte, drawn >>= 8)
+          bytes.push_back(static_cast<std::uint8_t>(drawn));
+      bytes.resize(6);
+      CHECK(data.image(i) == bytes);
+    }
+  }
+}
+
+TEST_CASE("synthetic images may be none, of one class or of very many") {
+  const dp::DatasetPair none = dp::datasets::synthetic(dp::Shape{1, 1, 1}, 2147483647, 0, 0);
+  CHECK(none.train->size() == 0);
+  CHECK(none.test->size() == 0);
+  CHECK(none.train->classes() == 2147483647);
+  CHECK(dp::datasets::synthetic(dp::Shape{1, 1, 1}, 1, 2, 1).train->label(1) == 0);
+}
+
 TEST_CASE("synthetic images reject invalid shapes and counts") {
   for (const dp::Shape& shape : {dp::Shape{}, dp::Shape{3}, dp::Shape{1, 2}, dp::Shape{1, 0, 3}, dp::Shape{1, 1, 1, 1}})
     CHECK_THROWS_AS(dp::datasets::synthetic(shape, 2, 1, 1), dp::Error);
+  CHECK_THROWS_WITH(dp::datasets::synthetic(dp::Shape{1, 0, 3}, 2, 1, 1),
+                    "synthetic: the image shape is (1, 0, 3); give channels, rows and columns, each at least 1");
   const dp::Shape image{1, 2, 2};
+  CHECK_THROWS_WITH(dp::datasets::synthetic(image, std::int64_t{1} << 31, 3, 4),
+                    "synthetic: 2147483648 classes, 3 and 4 images cannot be made; give 1 to 2147483647 classes and "
+                    "counts of 0 or more");
   CHECK_THROWS_AS(dp::datasets::synthetic(image, 0, 1, 1), dp::Error);
   CHECK_THROWS_AS(dp::datasets::synthetic(image, std::int64_t{1} << 32, 1, 1), dp::Error);
   CHECK_THROWS_AS(dp::datasets::synthetic(image, 2, -1, 1), dp::Error);

@@ -142,6 +142,14 @@ TEST_CASE("compressed texts and profiles in a PNG are never unpacked, whatever t
   }
 }
 
+TEST_CASE("a PNG may be wider than libpng's own limit of a million pixels") {
+  constexpr std::uint32_t kMany = 1'000'001;
+  Bytes row(kMany + 1, 50), wide;
+  row.front() = 0;  // the filter of the row
+  CHECK(quickly(png(kMany, 1, {}, packed(row), {}), &wide).empty());
+  CHECK((wide == Bytes(3 * kMany, 50)));
+}
+
 TEST_CASE("PNG image data beyond the last row are not unpacked") {
   const Bytes bomb = packed_zeros(256), slack = packed_zeros(1);
   REQUIRE(bomb.size() < 500'000);

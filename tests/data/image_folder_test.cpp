@@ -121,7 +121,41 @@ TEST_CASE("a folder with another structure is rejected with what is missing") {
   fs::create_directory(folder / "val/dog");
   put(folder, "train/dog/1.jpg");
   CHECK_NOTHROW(dp::datasets::image_folder(path));  // a class without test images
-  for (const int side : {-1, 0, 4097}) CHECK_THROWS_AS(dp::datasets::image_folder(path, side), dp::Error);
+  for (const int side : {-1, 0, 4097})
+    CHECK_THROWS_WITH(dp::datasets::image_folder(path, side),
+                      "imagefolder: the side of the images is " + std::to_string(side) + "; give 1 to 4096");
+  for (const int side : {1, 4096})
+    CHECK(dp::datasets::image_folder(path, side).train->image_shape() == dp::Shape{3, side, side});
+}
+
+TEST_CASE("images of a folder are cropped and flipped while they are read") {
+  const TemporaryFolder folder;
+  fill(folder);
+  const auto train = dp::datasets::image_folder(folder.path(), 8).train;
+  CHECK(train->varies());
+  CHECK(train->augmentation().flip);
+  CHECK(train->augmentation().padding == 0);
+}
+
+TEST_CASE("at most a thousand endings of files that are not images are counted") {
+  const TemporaryFolder folder;
+  put(folder, "a/1.jpg");
+  put(folder, "b/1.jpg");
+  for (int i = 0; i < 1000; ++i) folder.write("a/shot." + std::to_string(i), {});
+  folder.write("b/shot.999", {});
+  folder.write("b/shot.1000", {});
+  const dp::ImageList list = dp::list_images(folder.path(), nullptr);
+  CHECK(list.passed_over.size() == 1000);
+  CHECK(list.passed_over.at(".0") == 1);
+  CHECK(list.passed_over.at(".999") == 2);
+  CHECK_FALSE(list.passed_over.contains(".1000"));
+}
+
+TEST_CASE("a folder that cannot be listed is rejected with the reason of the system") {
+  const TemporaryFolder folder;
+  const std::string none = folder / "none";
+  CHECK(data_refusal([&] { dp::list_images(none, nullptr); }) ==
+        none + ": cannot be listed (No such file or directory); make it a readable folder");
 }
 
 TEST_CASE("an unreadable image is named in its place, and the other images are still read") {

@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "data/refusal.h"
 #include "data/small_dataset.h"
 #include "data/threads.h"
 #include "dp/error.h"
@@ -27,6 +28,23 @@ namespace {
 
 // Gives the workers time to overwrite free slots.
 void let_workers_run() { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }
+
+// Of any size and shape, without samples.
+class Unusual final : public dp::Dataset {
+ public:
+  Unusual(std::int64_t size, const dp::Shape& shape) : size_(size), shape_(shape) {}
+  std::int64_t size() const override { return size_; }
+  dp::Shape image_shape() const override { return shape_; }
+  std::int64_t classes() const override { return 1; }
+  const dp::Normalization& normalization() const override { return normalization_; }
+  std::int32_t label(std::int64_t) const override { return 0; }
+  void read(std::int64_t, std::span<std::uint8_t>, dp::Random*) const override {}
+
+ private:
+  std::int64_t size_;
+  dp::Shape shape_;
+  dp::Normalization normalization_{{0}, {1}};
+};
 
 }  // namespace
 
@@ -87,16 +105,13 @@ TEST_CASE("a worker's exception is rethrown at its batch on every call until the
 TEST_CASE("a data set with an invalid label is rejected with the sample") {
   const auto dataset = std::make_shared<SmallDataset>(10);
   dataset->bad_label = 6;
-  Loader loader(dataset, {.batch_size = 4, .shuffle = false});
-  loader.start(0, 1);
-  try {
-    loader.next();
-  } catch (const dp::Error& error) {
-    CHECK(error.code() == dp::ErrorCode::data);
-    CHECK_THAT(error.what(), Catch::StartsWith("sample 6 has label 10"));
-    return;
+  for (const int value : {10, -1}) {
+    dataset->bad_value = value;
+    Loader loader(dataset, {.batch_size = 4, .shuffle = false});
+    loader.start(0, 1);
+    CHECK(dp::test::data_refusal([&] { loader.next(); }) ==
+          "sample 6 has label " + std::to_string(value) + ", but the dataset has 10 classes; correct the dataset");
   }
-  FAIL("accepted");
 }
 
 TEST_CASE("a loader can be destroyed at any moment") {
@@ -142,37 +157,56 @@ TEST_CASE("a stopped wait ends without a batch, and the loader ends after the im
 
 TEST_CASE("invalid loader options and starts are rejected") {
   const auto dataset = std::make_shared<SmallDataset>(10);
-  const auto refuse = [&](std::shared_ptr<const dp::Dataset> data, const dp::LoaderOptions& options, const char* part) {
+  const auto refuse = [&](std::shared_ptr<const dp::Dataset> data, const dp::LoaderOptions& options,
+                          const std::string& text) {
+    INFO(text);
     try {
       Loader loader(std::move(data), options);
-      FAIL("accepted: " << part);
+      FAIL("accepted");
     } catch (const dp::Error& error) {
       CHECK(error.code() == dp::ErrorCode::usage);
-      CHECK_THAT(error.what(), Catch::Contains(part));
+      CHECK(error.what() == text);
     }
   };
-  refuse(nullptr, {}, "empty dataset");
-  refuse(std::make_shared<SmallDataset>(0), {}, "empty dataset");
-  refuse(dataset, {.batch_size = 0}, "the batch size is 0");
-  refuse(dataset, {.batch_size = -1}, "the batch size is -1");
-  refuse(dataset, {.batch_size = 11, .drop_last = true}, "a batch of 11 is larger");
-  refuse(dataset, {.workers = 0}, "the number of loader threads is 0");
-  refuse(dataset, {.slots = 2}, "the number of loader slots is 2");
+  refuse(nullptr, {}, "an empty dataset cannot be loaded; give one with samples");
+  refuse(std::make_shared<SmallDataset>(0), {}, "an empty dataset cannot be loaded; give one with samples");
+  refuse(dataset, {.batch_size = 0}, "the batch size is 0; give 1 or more");
+  refuse(dataset, {.batch_size = -1}, "the batch size is -1; give 1 or more");
+  refuse(dataset, {.batch_size = 11, .drop_last = true},
+         "a batch of 11 is larger than the data set of 10 samples, and incomplete batches are dropped; use a smaller "
+         "--batch-size, or remove --drop-last");
+  refuse(dataset, {.workers = 0}, "the number of loader threads is 0; give 1 or more");
+  refuse(dataset, {.slots = 2}, "the number of loader slots is 2; give 3 or more");
+  refuse(dataset, {.rank = 0, .ranks = 0}, "rank 0 of 0 does not exist; ranks count from 0");
+  refuse(dataset, {.rank = -1, .ranks = 2}, "rank -1 of 2 does not exist; ranks count from 0");
+  refuse(dataset, {.rank = 2, .ranks = 2}, "rank 2 of 2 does not exist; ranks count from 0");
+  refuse(dataset, {.batch_size = 2, .ranks = 3},
+         "a global batch of 2 is less than the 3 ranks; give at least one sample per rank");
+  refuse(std::make_shared<Unusual>(std::int64_t{1} << 32, dp::Shape{1, 1, 1}), {},
+         "a dataset of 4294967296 samples is too large; the limit is 4294967295");
+  refuse(std::make_shared<Unusual>(2, dp::Shape{3, 4}), {},
+         "a loader requires images of shape (C,H,W), but the data set's are (3, 4)");
   const auto unnormalised = std::make_shared<SmallDataset>(10, dp::Shape{3, 2, 2});
+  const std::string normalisation =
+      "a dataset of 3 channels needs as many means and positive deviations to be normalised";
   unnormalised->normalization_.std = {1, 1};
-  refuse(unnormalised, {}, "3 channels");
+  refuse(unnormalised, {}, normalisation);
   unnormalised->normalization_.std = {1, 0, 1};
-  refuse(unnormalised, {}, "positive deviations");
+  refuse(unnormalised, {}, normalisation);
+  unnormalised->normalization_ = {{0, 0}, {1, 1, 1}};
+  refuse(unnormalised, {}, normalisation);
   const auto shrunk = std::make_shared<SmallDataset>(10);
   shrunk->augmentation_.padding = -1;
-  refuse(shrunk, {}, "the padding of the augmentation is -1");
+  refuse(shrunk, {}, "the padding of the augmentation is -1 pixels; give 0 or more");
+  CHECK_NOTHROW(Loader(dataset, {.batch_size = 3, .slots = 3, .rank = 2, .ranks = 3}));
 
   Loader loader(dataset, {.batch_size = 4});
-  CHECK_THROWS_WITH(loader.next(), Catch::Contains("start()"));
-  CHECK_THROWS_AS(loader.start(0, 4), dp::Error);
-  CHECK_THROWS_AS(loader.start(0, -1), dp::Error);
-  CHECK_THROWS_AS(loader.start(-1), dp::Error);
+  CHECK_THROWS_WITH(loader.next(), "no epoch was started; call start() before next()");
+  for (const auto& [epoch, first] : {std::pair(0, 4), {0, -1}, {-1, 0}})
+    CHECK_THROWS_WITH(loader.start(epoch, first), "epoch " + std::to_string(epoch) + " cannot start at batch " +
+                                                      std::to_string(first) + "; an epoch has the batches 0 to 2");
   CHECK(whole(loader, 0).size() == 3);
+  CHECK(&loader.dataset() == dataset.get());
 }
 
 namespace {
@@ -276,4 +310,28 @@ TEST_CASE("work for threads that cannot be started is done by the caller") {
     });
   }
   for (const auto& count : done) CHECK(count == 1);
+}
+
+TEST_CASE("ranges cover the whole, differ by one at most, and the error of the lowest range is rethrown") {
+  using Range = std::pair<std::int64_t, std::int64_t>;
+  const auto ranges = [](std::int64_t count, int threads) {
+    std::mutex mutex;
+    std::set<Range> all;
+    dp::for_ranges(count, threads, [&](std::int64_t begin, std::int64_t end) {
+      const std::scoped_lock lock(mutex);
+      all.emplace(begin, end);
+    });
+    return all;
+  };
+  CHECK(ranges(10, 4) == std::set<Range>{{0, 3}, {3, 6}, {6, 8}, {8, 10}});
+  CHECK(ranges(8, 4) == std::set<Range>{{0, 2}, {2, 4}, {4, 6}, {6, 8}});
+  CHECK(ranges(3, 5) == std::set<Range>{{0, 1}, {1, 2}, {2, 3}});
+  CHECK(ranges(5, 1) == std::set<Range>{{0, 5}});
+  CHECK(ranges(0, 3) == std::set<Range>{{0, 0}});
+  CHECK(ranges(1000, 0).size() == static_cast<std::size_t>(std::min(dp::process_cores().size(), std::size_t{1000})));
+  CHECK_THROWS_WITH(dp::for_ranges(9, 3,
+                                   [](std::int64_t begin, std::int64_t) {
+                                     if (begin > 0) throw std::runtime_error("from " + std::to_string(begin));
+                                   }),
+                    "from 3");
 }

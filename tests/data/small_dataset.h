@@ -38,12 +38,13 @@ class SmallDataset final : public Dataset {
   }
   Augmentation augmentation() const override { return augmentation_; }
   std::int32_t label(std::int64_t index) const override {
-    return index == bad_label ? 10 : static_cast<std::int32_t>(index % 10);
+    return index == bad_label ? bad_value : static_cast<std::int32_t>(index % 10);
   }
 
   // Set these before a loader uses the dataset.
   std::set<std::int64_t> throwing, slow;
   std::int64_t bad_label = -1;
+  std::int32_t bad_value = 10;  // the label of sample bad_label
   Normalization normalization_;
   Augmentation augmentation_{.padding = 4, .flip = true};
 

@@ -164,3 +164,19 @@ TEST_CASE("setting the average leaves the current weights and their counters unc
     if (got[i].second.dtype() == DType::f32) CHECK(bit_equal({got[i]}, {average[i]}));
   CHECK(net.replicas_identical());
 }
+
+TEST_CASE("without ema_decay there is no average, and every call that needs one says so") {
+  DataParallel net(smooth_convnet(), on_cpus(2));
+  train(net, 1);
+  const std::string text = "there is no moving average of the weights; set ema_decay";
+  CHECK(net.average_updates() == 0);
+  CHECK_THROWS_WITH(net.swap_average(), text);
+  CHECK_THROWS_WITH(net.average_weights(), text);
+  CHECK_THROWS_WITH(net.set_average_weights({}), text);
+  DataParallel averaged(smooth_convnet(), averaging(2));
+  train(averaged, 1);
+  CHECK_THROWS_WITH(averaged.set_average_updates(-1), "a moving average cannot have made -1 updates");
+  CHECK(averaged.average_updates() == 1);
+  averaged.set_average_updates(0);
+  CHECK(averaged.average_updates() == 0);
+}

@@ -1,8 +1,10 @@
 // The logits that evaluate() stores are those of predict(), on every kind of device and with asynchronous streams.
+#include <algorithm>
 #include <map>
 
 #include "engine/base/test_modes.h"
 #include "support/catch.h"
+#include "support/fake_system.h"
 #include "support/tested_kinds.h"
 #include "support/training.h"
 
@@ -120,4 +122,49 @@ TEST_CASE("stored logits with asynchronous streams, logical shards and copied in
   const Rows inline_rows = stored(false);
   CHECK(inline_rows.size() == 13);
   CHECK(stored(true) == inline_rows);
+}
+
+TEST_CASE("the room for stored logits is that of the most rows that each replica can get of a batch") {
+  const Model model = small_convnet();  // seven classes of float32
+  const auto check = [&](const char* what, const DataParallelOptions& options, const std::vector<std::size_t>& rows) {
+    DataParallel net(model, options);
+    const auto held = [&](std::size_t device) { return net.memory_use(static_cast<int>(device)).other; };
+    std::vector<std::size_t> before;
+    for (std::size_t device = 0; device < rows.size(); ++device) before.push_back(held(device));
+    REQUIRE(net.store_logits(2, 9));
+    for (std::size_t device = 0; device < rows.size(); ++device) {
+      INFO(what << ", device " << device);
+      CHECK(held(device) - before[device] == std::max<std::size_t>(2 * rows[device] * 7 * 4, 1));
+    }
+  };
+  check("one replica", on_cpus(1), {9});
+  check("equal shares", on_cpus(4), {3, 3, 3, 3});
+  DataParallelOptions options = on_cpus(2);
+  options.logical_shards = 4;
+  check("logical shards", options, {6, 6});  // two shards of at most three rows
+  options = on_cpus(3);
+  options.split_weights = {1, 4, 2};
+  const std::vector<std::int64_t> shares = split_batch(9, options.split_weights);
+  check("shares by weight", options,
+        {static_cast<std::size_t>(shares[0]) + 1, static_cast<std::size_t>(shares[1]) + 1,
+         static_cast<std::size_t>(shares[2]) + 1});
+  options = on_cpus(4);
+  options.pipeline = {.stages = 2, .micro_batches = 2};
+  check("a pipeline's last stages", options, {0, 6, 0, 6});  // two micro-batches of at most five rows
+}
+
+TEST_CASE("without memory for logits none are stored, and room from before is given up") {
+  const Model model = small_convnet();
+  for (const int replicas : {1, 2}) {
+    const FakeSystem system;
+    system.set_available(64'000);
+    DataParallel net(model, on_cpus(replicas));
+    REQUIRE(net.store_logits(1, 9));
+    system.set_available(1024);
+    CHECK_FALSE(net.store_logits(10, 20'000));
+    system.set_available(64'000);
+    net.evaluate(random_batch(model, 9));
+    CHECK(net.take_logits().samples.empty());
+    CHECK(net.take_stats().samples == 9);
+  }
 }

@@ -2,6 +2,7 @@
 #include "support/rounded_sums.h"
 
 #include "dp/error.h"
+#include "engine/replica/rounded_gradients.h"
 #include "support/failing.h"
 
 using namespace dp;
@@ -136,4 +137,13 @@ TEST_CASE("bfloat16 reduction: invalid combinations are rejected with the remedy
     options.reduce_dtype = type;
     CHECK_THAT(refusal(model, options), Catch::Contains("--reduce-dtype") && Catch::Contains(to_string(type)));
   }
+}
+
+TEST_CASE("bfloat16 reduction: each shard has room for the largest bucket, rounded up to 64 bytes") {
+  const auto bytes = [](std::int64_t first, std::int64_t second, std::size_t shards) {
+    return engine::RoundedGradients::bytes({{{second, second + first}, 1}, {{0, second}, 0}}, shards);
+  };
+  CHECK(bytes(96, 32, 1) == 192);
+  CHECK(bytes(32, 97, 1) == 256);
+  CHECK(bytes(1, 1, 3) == 192);
 }

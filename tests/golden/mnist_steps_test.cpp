@@ -15,7 +15,9 @@ using namespace dp::test;
 const Sgd kSgd{.lr = 0.01f, .momentum = 0.9f, .nesterov = true, .weight_decay = 5e-4f};
 
 // Relative to the distance moved. PyTorch's own float32 differs by 1e-6 to 1.4e-4 (steps.float32_error in the file).
-constexpr double kFloat32 = 5e-4;
+// Where rounding decides a ReLU or the maximum of a pool differently, the gradient of that step differs by 1e-3: with
+// AVX2, where this happens in the second step, the weights differ by 7.5e-4; the other steps by 2e-6.
+constexpr double kFloat32 = 2e-3;
 // The loss factor 1/60 is a float32 number in the engine, with an error of 5.2e-8.
 constexpr double kFloat64 = 1e-7;
 

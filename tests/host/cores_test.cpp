@@ -219,6 +219,53 @@ TEST_CASE("invalid pins are rejected", "[pinning]") {
   }
 }
 
+TEST_CASE("an error of pinning names the core and the cores that the process may use", "[pinning]") {
+  std::string usable;
+  for (const int core : usable_cores()) usable += (usable.empty() ? "" : ",") + std::to_string(core);
+  const auto message = [&](int core) {
+    return "cannot run a thread on core " + std::to_string(core) + "; the cores available to this process are " +
+           usable;
+  };
+  std::thread([&] {
+    const std::vector<int> before = mask();
+    CHECK_THROWS_WITH(pin_current_thread(8191), message(8191));
+    CHECK_THROWS_WITH(pin_current_thread(-1), message(-1));
+    CHECK(mask() == before);
+    pin_current_team({});
+    CHECK(mask() == before);
+#if !defined(DP_THREAD_SANITIZER)
+    for (const std::size_t member : {0, 1}) {
+      std::vector<int> cores(2, usable_cores().back());
+      cores[member] = 8190;
+      CHECK_THROWS_WITH(pin_current_team(cores), message(8190));
+    }
+#endif
+    try {
+      pin_current_thread(8191);
+    } catch (const Error& error) {
+      CHECK(error.code() == ErrorCode::device);
+    }
+  }).join();
+}
+
+TEST_CASE("binding a thread turns off dynamic teams until the last object that bound it is gone", "[pinning]") {
+  std::thread([] {
+    omp_set_dynamic(1);
+    omp_set_num_threads(5);
+    {
+      const ThreadKeeper keeper;
+      ContextOptions options;
+      options.threads = 2;
+      test::BareContext context(options);
+      context.bind_thread();
+      CHECK(omp_get_dynamic() == 0);
+      CHECK(omp_get_max_threads() == 2);
+    }
+    CHECK(omp_get_dynamic() == 1);
+    CHECK(omp_get_max_threads() == 5);
+  }).join();
+}
+
 TEST_CASE("the thread that made an engine of one replica gets its mask back when the engine is destroyed",
           "[pinning]") {
   std::thread([] {

@@ -100,6 +100,22 @@ TEST_CASE("the memory limit is that of the machine or of a control group of eith
   }
 }
 
+TEST_CASE("the machine's limit is its available memory, whatever else the kernel lists") {
+  const test::FakeSystem system;
+  system.write("/proc/meminfo",
+               "MemTotal: 9000 kB\nHugePages_Total:       7\nMemAvailable:    5000 kB\nMemFree: 1 kB\n");
+  const auto room = kernels::host_room();
+  REQUIRE(room.has_value());
+  CHECK(room->bytes == 5000 * 1024);
+  CHECK(room->limit == "MemAvailable of /proc/meminfo");
+  system.write("/proc/self/cgroup", "0::/a/b\n");
+  system.write("/sys/fs/cgroup/a/b/memory.max", "5120000\n");  // the same: the machine's is reported
+  CHECK(kernels::host_room()->limit == "MemAvailable of /proc/meminfo");
+  system.write("/sys/fs/cgroup/a/memory.max", "5119999\n");
+  CHECK(kernels::host_room()->limit == "/sys/fs/cgroup/a/memory.max");
+  CHECK(kernels::host_room()->bytes == 5119999);
+}
+
 TEST_CASE("a system without memory information has no limit") {
   const test::FakeSystem system;
   CHECK_FALSE(kernels::host_room().has_value());

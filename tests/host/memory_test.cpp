@@ -2,17 +2,24 @@
 
 #include <pthread.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <string>
+#include <utility>
 
 #include "dp/error.h"
 #include "host/rank_group.h"
 #include "kernels/host/shared_memory.h"
 #include "support/catch.h"
+#include "support/fake_system.h"
 
 using namespace dp;
+using kernels::ContextOptions;
 
 namespace {
 
@@ -133,4 +140,101 @@ TEST_CASE("StackReserve uses the stack size of new threads") {
   }
   CHECK_THAT(text,
              Catch::Contains("of which " + std::to_string(kernels::kAddressReserve + 3 * kStack) + " are reserved"));
+}
+
+TEST_CASE("the stacks of a context's threads are reserved while it exists") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  DP_SKIP("the sanitizers' shadow memory does not fit in any limit");
+#endif
+  constexpr std::size_t kStack = std::size_t{24} << 20;
+  std::string none, three;
+  {
+    const DefaultStack stack(kStack);
+    const SoftLimit space(RLIMIT_AS, rlim_t{1} << 40);
+    const auto refused = [] { return error_of([] { kernels::require_address_space(std::size_t{1} << 41); }); };
+    {
+      ContextOptions options;
+      options.threads = 4;  // three of a team
+      const test::BareContext context(options), single;
+      three = refused();
+    }
+    none = refused();
+  }
+  const auto reserved = [](std::size_t bytes) {
+    return Catch::EndsWith(" free, of which " + std::to_string(kernels::kAddressReserve + bytes) +
+                           " are reserved; raise ulimit -v and -d, or use fewer replicas or threads");
+  };
+  CHECK_THAT(three, Catch::StartsWith("out of address space: 2199023255552 bytes requested, ") && reserved(3 * kStack));
+  CHECK_THAT(none, Catch::StartsWith("out of address space: 2199023255552 bytes requested, ") && reserved(0));
+}
+
+TEST_CASE("the free address space is what the limits leave, and the reserve is not given away") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  DP_SKIP("the sanitizers' shadow memory does not fit in any limit");
+#endif
+  rlimit data_limit{}, space_limit{};
+  ::getrlimit(RLIMIT_DATA, &data_limit);
+  ::getrlimit(RLIMIT_AS, &space_limit);
+  if (data_limit.rlim_max != RLIM_INFINITY || space_limit.rlim_max != RLIM_INFINITY)
+    DP_SKIP("the address space of this process is limited");
+  constexpr std::size_t kLimit = std::size_t{1} << 40, kNear = std::size_t{64} << 20;  // of used memory that changes
+  const auto near = [](std::size_t value, std::size_t expected) {
+    return value + kNear > expected && value < expected + kNear;
+  };
+  std::array<std::size_t, 6> pages{};
+  std::ifstream file("/proc/self/statm");
+  for (std::size_t& count : pages) file >> count;
+  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::size_t free = 0, of_data = 0;
+  bool fits = true, refused = false;
+  {
+    const SoftLimit data(RLIMIT_DATA, RLIM_INFINITY);
+    const SoftLimit space(RLIMIT_AS, kLimit);
+    free = kernels::free_address_space();
+    fits = error_of([&] { kernels::require_address_space(free - kernels::kAddressReserve - kNear); }).empty();
+    refused = !error_of([&] { kernels::require_address_space(free - kernels::kAddressReserve + kNear); }).empty();
+    const SoftLimit less(RLIMIT_DATA, kLimit / 2);
+    of_data = kernels::free_address_space();
+  }
+  CHECK(near(free, kLimit - pages[0] * page));
+  CHECK(fits);
+  CHECK(refused);
+  CHECK(near(of_data, kLimit / 2 - pages[5] * page));
+  const SoftLimit data(RLIMIT_DATA, RLIM_INFINITY), space(RLIMIT_AS, RLIM_INFINITY);
+  CHECK(kernels::free_address_space() == ~std::size_t{0});
+}
+
+TEST_CASE("memory is rounded up to lines of the cache, and from 2 MiB on to huge pages") {
+  constexpr std::size_t kHuge = std::size_t{2} << 20;
+  const std::pair<std::size_t, std::size_t> rows[] = {{0, 64},
+                                                      {1, 64},
+                                                      {64, 64},
+                                                      {65, 128},
+                                                      {kHuge - 64, kHuge - 64},
+                                                      {kHuge - 1, kHuge},
+                                                      {kHuge, kHuge},
+                                                      {kHuge + 1, 2 * kHuge},
+                                                      {3 * kHuge, 3 * kHuge}};
+  for (const auto& [bytes, rounded] : rows) {
+    INFO(bytes);
+    CHECK(kernels::resident_bytes(bytes) == rounded);
+  }
+  CHECK(reinterpret_cast<std::uintptr_t>(kernels::allocate_host(kHuge)->data()) % kHuge == 0);
+}
+
+TEST_CASE("memory of 2 MiB and more must be free, and the error has both numbers") {
+  const test::FakeSystem system;
+  system.set_available(3000);
+  constexpr std::size_t kFree = 3000 * 1024;
+  CHECK(kernels::allocate_host(kFree)->bytes() == kFree);
+  CHECK(error_of([] { kernels::allocate_host(kFree + 1); }) ==
+        "out of memory: 3072001 bytes requested, 3072000 free; use a smaller batch or fewer replicas");
+  system.set_available(1000);
+  CHECK(error_of([] { kernels::allocate_host(std::size_t{2} << 20); }) ==
+        "out of memory: 2097152 bytes requested, 1024000 free; use a smaller batch or fewer replicas");
+  CHECK(kernels::allocate_host((std::size_t{2} << 20) - 1)->bytes() == 2097151);  // not checked
+  const test::FakeSystem unknown;
+  CHECK(error_of([] { kernels::allocate_host(~std::size_t{0}); }) ==
+        "out of memory: 18446744073709551615 bytes requested, an unknown number of free; use a smaller batch or fewer "
+        "replicas");
 }

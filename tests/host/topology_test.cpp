@@ -123,3 +123,33 @@ TEST_CASE("cores: on one node replicas get consecutive cores in spreading order"
   CHECK(cores_by_replica(machine.topology(), 2, 2) == Replicas{{0, 1}, {2, 3}});
   CHECK(cores_by_replica(machine.topology(), 2, 4) == Replicas{{0, 1, 2, 3}, {4, 5, 6, 7}});
 }
+
+TEST_CASE("cores: lists of single cores and ranges are read, and folders that are no nodes are ignored") {
+  const test::TemporaryFolder folder;
+  const std::filesystem::path path = folder.path();
+  write(path / "node/node0/cpulist", "0-1,4,6-7");
+  write(path / "node/node3/cpulist", "");  // memory without cores
+  write(path / "node/node12/cpulist", "2,5");
+  write(path / "node/node/cpulist", "0-9");
+  write(path / "node/node1x/cpulist", "0-9");
+  write(path / "node/memory1/cpulist", "0-9");
+  write(path / "cpu/cpu4/topology/thread_siblings_list", "0,4");
+  write(path / "cpu/cpu0/topology/thread_siblings_list", "0,4");
+  const Topology topology = read_topology(path, {0, 1, 2, 3, 4, 5, 6, 7});
+  const std::vector<int> nodes{0, 0, 12, 0, 0, 12, 0, 0}, siblings{0, 0, 0, 0, 1, 0, 0, 0};
+  REQUIRE(topology.cores.size() == 8);
+  for (std::size_t i = 0; i < 8; ++i) {
+    INFO("core " << i);
+    CHECK(topology.cores[i].id == static_cast<int>(i));
+    CHECK(topology.cores[i].node == nodes[i]);
+    CHECK(topology.cores[i].sibling == siblings[i]);
+  }
+  CHECK(topology.nodes() == 2);
+  CHECK(Topology{}.nodes() == 0);
+  CHECK(in_spreading_order(topology) == std::vector<int>{0, 1, 2, 3, 5, 6, 7, 4});
+  CHECK(cores_by_replica(topology, 1, 8) == Replicas{{0, 1, 3, 6, 7, 4, 2, 5}});
+  CHECK(cores_by_replica(topology, 3, 2) == Replicas{{0, 1}, {3, 6}, {2, 5}});
+  CHECK(cores_by_replica(topology, 2, 0) == Replicas{{}, {}});
+  CHECK(cores_by_replica(topology, 0, 1).empty());
+  CHECK(cores_by_replica(topology, 3, 3).empty());
+}

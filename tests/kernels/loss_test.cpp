@@ -110,3 +110,30 @@ TEST_CASE("samples without a finite loss are excluded from the sum of a large ba
     CHECK(results.loss_sum == Approx(697 * std::log(4.0)).epsilon(1e-6));
   });
 }
+
+TEST_CASE("of few classes, one whose logit is NaN and an invalid label are not in the top 5") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const HostTensor logits{{3, 3}, {nan, 1, 2, 3, 2, 1, 3, 2, 1}};
+  everywhere([&](OpRig& rig) {
+    const StepResults results = softmax_cross_entropy(rig, logits, {0, -1, 3}, {}, false).results;
+    CHECK(results.samples == 3);
+    CHECK(results.nonfinite == 3);
+    CHECK(results.top1 == 0);
+    CHECK(results.top5 == 0);
+    CHECK(std::isnan(results.loss_sum));
+  });
+}
+
+TEST_CASE("a class that is impossible does not spoil the loss of another label") {
+  const HostTensor logits{{1, 3}, {0, -std::numeric_limits<double>::infinity(), 0}};
+  everywhere([&](OpRig& rig) {
+    const LossResult result = softmax_cross_entropy(rig, logits, {2}, {});
+    CHECK(result.results.loss_sum == Approx(std::log(2.0)).epsilon(kTolerance));
+    CHECK(result.results.nonfinite == 0);
+    CHECK(result.results.top1 == 0);
+    CHECK(result.results.top5 == 1);
+    CHECK(result.dlogits.values[0] == Approx(0.5).epsilon(kTolerance));
+    CHECK(result.dlogits.values[1] == 0);
+    CHECK(result.dlogits.values[2] == Approx(-0.5).epsilon(kTolerance));
+  });
+}

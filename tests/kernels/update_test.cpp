@@ -192,12 +192,42 @@ TEST_CASE("a non-finite norm is reported and skips the update only on request") 
       const StepResults skipping = grad_norm_finish(rig, partials, {.max_norm = 1, .skip_nonfinite = 1});
       CHECK(skipping.skip == 1);
       CHECK(skipping.grad_nonfinite == 1);
+      CHECK(skipping.skipped_steps == 1);
       const StepResults aborting = grad_norm_finish(rig, partials, {.max_norm = 1, .skip_nonfinite = 0});
       CHECK(aborting.skip == 0);
       CHECK(aborting.grad_nonfinite == 1);
+      CHECK(aborting.skipped_steps == 0);
       const StepResults next = grad_norm_finish(rig, {4.0}, {.skip_nonfinite = 1}, skipping);
       CHECK(next.skip == 0);
       CHECK(next.grad_nonfinite == 1);
       CHECK(next.grad_norm == 2);
+      CHECK(next.skipped_steps == 1);
     });
+}
+
+TEST_CASE("an update reports a weight that is not finite, at any place, until the host clears it") {
+  constexpr std::int64_t kCount = 4 * kernels::kGroupElements + 3;
+  const StepInputs inputs{.update = {.groups = {{.lr = 0.5f}}}};
+  const HostTensor ones{{kCount}, std::vector<double>(static_cast<std::size_t>(kCount), 1.0)};
+  const auto reported = [&](OpRig& rig, const HostTensor& gradients, std::uint32_t before) {
+    StepResults results;
+    results.grad_nonfinite = before;
+    const DeviceTensor w = rig.upload(ones, rig.plain_full(ones.shape)),
+                       g = rig.upload(gradients, rig.plain_full(ones.shape));
+    const auto step = rig.upload_bytes(&inputs, sizeof inputs), memory = rig.upload_bytes(&results, sizeof results);
+    rig.run(*rig.context().make_op(kernels::OptimizerUpdate{.count = kCount}),
+            {w.data(), g.data(), nullptr, nullptr, nullptr, step->data(), memory->data(), nullptr});
+    rig.download_bytes(&results, *memory, sizeof results);
+    return results.grad_nonfinite;
+  };
+  everywhere([&](OpRig& rig) {
+    CHECK(reported(rig, ones, 0) == 0);
+    CHECK(reported(rig, ones, 1) == 1);
+    for (const double bad : {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()})
+      for (const std::int64_t place : {std::int64_t{0}, std::int64_t{37}, kCount - 1}) {
+        HostTensor gradients = ones;
+        gradients.values[static_cast<std::size_t>(place)] = bad;
+        CHECK(reported(rig, gradients, 0) == 1);
+      }
+  });
 }

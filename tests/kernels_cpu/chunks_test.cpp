@@ -32,6 +32,9 @@ void check(const TensorDesc& dx, const TensorDesc& w, int threads) {
   const auto op = make_chunked_backward_data(desc, {threads, false});
   INFO(dx.layout.name << " " << w.layout.name << " threads " << threads);
   REQUIRE(op != nullptr);
+  CHECK(op->implementation() == "dnnl_sgemm:chunks");
+  CHECK(op->tensors()[0].layout == plain_cpu_layout(desc.dy.shape, DType::f32));
+  CHECK(op->tensors()[1].layout == w.layout);
   CHECK(op->tensors()[2].layout == dx.layout);
   Random random(5, RandomUse::synthetic);
   Tensor dy(desc.dy.shape), weights(Shape{inputs, outputs}), result(Shape{rows, inputs});
@@ -60,6 +63,7 @@ TEST_CASE("the chunked data gradient is correct") {
     check(with_tag({1, 7}, Tag::ab), with_tag({1, 7}, Tag::ba), threads);         // fewer inputs than threads
     check(with_tag({4, 3, 20, 25}, Tag::nchw), with_tag({10, 1500}, Tag::ba), threads);
     check(with_tag({4, 32, 9, 5}, Tag::nhwc), with_tag({10, 32, 9, 5}, Tag::hwio), threads);
+    check(with_tag({4, 16, 3, 5}, Tag::nChw8c), with_tag({8, 16, 3, 5}, Tag::OIhw8i8o), threads);
   }
 }
 
@@ -72,4 +76,11 @@ TEST_CASE("the chunked data gradient rejects unsupported layouts") {
   CHECK(make(with_tag({4, 32, 9, 5}, Tag::nhwc), with_tag({10, 1440}, Tag::ba)) == nullptr);  // another order
   CHECK(make(with_tag({4, 20, 3, 3}, Tag::nChw16c), with_tag({10, 20, 3, 3}, Tag::hwio)) == nullptr);  // padding
   CHECK(make(any({5, 96}), with_tag({8, 96}, Tag::ba)) == nullptr);                                    // any layout
+  CHECK(make(with_tag({5, 96}, Tag::ab), any({8, 96})) == nullptr);
+  CHECK(make(with_tag({4, 16, 3, 5}, Tag::nChw8c), with_tag({16, 16, 3, 5}, Tag::OIhw8i8o)) == nullptr);  // half of w
+  const DnnlDesc gaps({5, 96}, dnnl::memory::data_type::f32, dnnl::memory::dims{100, 1});
+  CHECK(make({{5, 96}, DType::f32, make_layout(gaps, DType::f32)}, with_tag({8, 96}, Tag::ba)) == nullptr);
+  const TensorDesc dx = with_tag({5, 96}, Tag::ab), w = with_tag({8, 96}, Tag::ba);
+  CHECK(make_chunked_backward_data({with_tag({5, 8}, Tag::ab), w, dx}, options) != nullptr);
+  CHECK(make_chunked_backward_data({with_tag({5, 8}, Tag::ba), w, dx}, options) == nullptr);  // columns of dy
 }

@@ -24,6 +24,7 @@ struct Case {
 void check_fast(const HostOp& op) {
   INFO(op.implementation());
   CHECK_FALSE(op.is_fallback());
+  CHECK_FALSE(op.implementation().empty());
 }
 
 // Runs the three passes as a plan does. The images have the layout of `image`. The ops choose all other layouts.

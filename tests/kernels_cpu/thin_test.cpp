@@ -33,9 +33,12 @@ void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, s
   const CpuOpOptions options{threads, false};
   const auto op = make_thin_backward_weights({x, dy, dw, window, true}, options);
   REQUIRE(op != nullptr);
+  CHECK(op->implementation() == "own:thin");
   Random random(5, RandomUse::synthetic);
   const Tensor image = random_tensor(xs, random), gradient = random_tensor(ys, random);
   const std::int64_t blocks = (ws[0] + block - 1) / block, pixels = ys[2] * ys[3];
+  const std::int64_t sums = blocks * block * (ws[1] * ws[2] * ws[3] + 1);  // of one thread, the bias included
+  CHECK(op->workspace_bytes() == static_cast<std::size_t>(threads * sums) * sizeof(float));
   Tensor blocked(Shape{ys[0] * blocks * block * pixels});
   for (std::int64_t n = 0; n < ys[0]; ++n)
     for (std::int64_t c = 0; c < ys[1]; ++c)
@@ -89,4 +92,29 @@ TEST_CASE("the weight gradient of a convolution with few input channels is corre
     check({4, 4, 5, 5}, {16, 4, 1, 1}, {1, 1, 0}, Tag::nChw16c, 16, Tag::oihw, threads);
     check({1, 1, 4, 4}, {8, 1, 7, 7}, {7, 1, 3}, Tag::nChw8c, 8, Tag::oihw, threads);  // no tap is always inside
   }
+}
+
+TEST_CASE("the weight gradient for few input channels rejects other layouts and kernels") {
+  const auto with_tag = [](const Shape& shape, Tag tag) {
+    return TensorDesc{shape, DType::f32,
+                      make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
+  };
+  const auto made = [&](const TensorDesc& x, const TensorDesc& dy, int kernel) {
+    const TensorDesc dw{{dy.shape[1], x.shape[1], kernel, kernel}, DType::f32, {}};
+    return make_thin_backward_weights({x, dy, dw, {kernel, 1, 0}, true}, {}) != nullptr;
+  };
+  const Shape xs{2, 8, 9, 9};
+  const TensorDesc x{xs, DType::f32, {}};
+  const auto dy = [&](int kernel, Tag tag) { return with_tag({2, 16, 10 - kernel, 10 - kernel}, tag); };
+  for (int kernel = 1; kernel <= 9; ++kernel) {
+    INFO("kernel " << kernel);
+    CHECK(made(x, dy(kernel, Tag::nChw8c), kernel) == (kernel % 2 == 1 && kernel < 9));
+  }
+  CHECK(made(with_tag(xs, Tag::nchw), dy(3, Tag::nChw16c), 3));
+  CHECK_FALSE(made(with_tag(xs, Tag::nChw8c), dy(3, Tag::nChw8c), 3));
+  CHECK_FALSE(made(with_tag(xs, Tag::nhwc), dy(3, Tag::nChw8c), 3));
+  CHECK_FALSE(made(x, dy(3, Tag::nchw), 3));
+  CHECK_FALSE(made(x, dy(3, Tag::nChw4c), 3));
+  CHECK_FALSE(made(x, with_tag({2, 20, 7, 7}, Tag::nhwc), 3));  // one block of 20 channels
+  CHECK_FALSE(made(x, {{2, 16, 7, 7}, DType::f32, {}}, 3));     // any layout
 }

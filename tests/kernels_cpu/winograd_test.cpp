@@ -39,6 +39,7 @@ LayerResult own_winograd(const Case& c, const HostTensor& x, const HostTensor& w
   const auto data = make_winograd(Conv2dBackwardData{ys, ws, xs, window}, options);
   const auto weights = make_winograd(Conv2dBackwardWeights{xs, ys, ws, window, c.bias}, options);
   REQUIRE((forward && data && weights));
+  for (const auto* op : {forward.get(), data.get(), weights.get()}) CHECK(op->implementation() == "own:winograd_4x3");
   const DeviceTensor bias = rig.upload(b, rig.desc(b.shape, rig.plain(b.shape))), db = rig.poisoned(bias.desc);
   const DeviceTensor image = rig.upload(x, xs), kernel = rig.upload(w, ws), gradient = rig.upload(dy, ys);
   const DeviceTensor y = rig.poisoned(ys), dx = rig.poisoned(xs), dw = rig.poisoned(ws);
@@ -96,6 +97,18 @@ TEST_CASE("our own Winograd rejects unsupported layouts and windows") {
   CHECK(make_winograd(Conv2dForward{blocked, with_tag(w, Tag::OIhw16o16i), blocked, kSame}, options) == nullptr);
   const TensorDesc half = with_tag({2, 32, 4, 4}, Tag::nChw16c);
   CHECK(make_winograd(Conv2dForward{blocked, weights, half, {3, 2, 1}}, options) == nullptr);
+  const TensorDesc large = with_tag({2, 32, 10, 10}, Tag::nChw16c), larger = with_tag({2, 32, 12, 12}, Tag::nChw16c);
+  CHECK(make_winograd(Conv2dForward{blocked, weights, large, {3, 1, 2}}, options) != nullptr);
+  CHECK(make_winograd(Conv2dForward{blocked, weights, larger, {3, 1, 3}}, options) == nullptr);
+  const TensorDesc five = with_tag({32, 32, 5, 5}, Tag::OIhw16i16o);
+  CHECK(make_winograd(Conv2dForward{blocked, five, blocked, {5, 1, 2}}, options) == nullptr);
+  // Weights for other channels than those of the images.
+  const TensorDesc more = with_tag({2, 48, 8, 8}, Tag::nChw16c);
+  CHECK(make_winograd(Conv2dForward{more, weights, blocked, kSame}, options) == nullptr);
+  CHECK(make_winograd(Conv2dForward{blocked, weights, more, kSame}, options) == nullptr);
+  CHECK(make_winograd(Conv2dBackwardData{blocked, with_tag(w, Tag::oihw), blocked, kSame}, options) == nullptr);
+  CHECK(make_winograd(Conv2dBackwardWeights{blocked, blocked, with_tag(w, Tag::oihw), kSame, true}, options) ==
+        nullptr);
 }
 
 TEST_CASE("Winograd is used if its tiles are well filled and enough of them share the transformed weights") {
@@ -114,6 +127,38 @@ TEST_CASE("Winograd is used if its tiles are well filled and enough of them shar
   CHECK(pays(ConvPass::weights, 32, 512, 4));
   CHECK_FALSE(pays(ConvPass::data, 32, 512, 4));
   CHECK_FALSE(pays(ConvPass::weights, 16, 512, 4));
+}
+
+TEST_CASE("the limits of the rule for Winograd") {
+  // One full tile per image: 2.3 * tiles / (tiles + 36) >= 1.1, with 20 in place of 36 for the weight gradient.
+  for (const ConvPass pass : {ConvPass::forward, ConvPass::data}) {
+    CHECK(pays(pass, 34, 512, 4));
+    CHECK_FALSE(pays(pass, 32, 512, 4));
+  }
+  CHECK(pays(ConvPass::weights, 19, 512, 4));
+  CHECK_FALSE(pays(ConvPass::weights, 18, 512, 4));
+  for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weights}) {
+    const auto limit = [&](std::int64_t out, std::int64_t in, const Window& window) {
+      return winograd_pays(pass, {out, in, 3, 3}, {64, out, 32, 32}, window);
+    };
+    CHECK(limit(32, 32, kSame));
+    CHECK_FALSE(limit(31, 32, kSame));
+    CHECK_FALSE(limit(32, 31, kSame));
+    CHECK(limit(32, 32, {3, 1, 0}));
+    CHECK_FALSE(limit(32, 32, {3, 1, 2}));
+    const auto cells = [&](std::int64_t height, std::int64_t width) {
+      return winograd_pays(pass, {64, 64, 3, 3}, {100'000, 64, height, width}, kSame);
+    };
+    CHECK(cells(4, 4));
+    CHECK(cells(8, 2));        // half of each tile: 1.15
+    CHECK_FALSE(cells(9, 2));  // 18 of 48 cells
+    CHECK_FALSE(cells(2, 9));
+    CHECK_FALSE(cells(5, 5));
+  }
+  CHECK(own_winograd_pays({256, 256, 3, 3}));
+  CHECK(own_winograd_pays({512, 128, 3, 3}));
+  CHECK_FALSE(own_winograd_pays({255, 256, 3, 3}));
+  CHECK_FALSE(own_winograd_pays({512, 127, 3, 3}));
 }
 
 TEST_CASE("convolutions with prescribed layouts run with every algorithm") {

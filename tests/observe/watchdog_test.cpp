@@ -2,7 +2,9 @@
 #include "engine/observe/watchdog.h"
 
 #include <chrono>
+#include <memory>
 
+#include "engine/observe/progress.h"
 #include "support/catch.h"
 #include "support/failing.h"
 #include "support/patience.h"
@@ -24,7 +26,7 @@ void train(DataParallel& net, int steps) {
     net.train_step(random_batch(net.model(), 8), Sgd{.lr = 0.01f, .momentum = 0.9f});
 }
 
-// A simulated replica for the watchdog.
+// Two simulated replicas for the watchdog.
 struct Scene {
   kernels::AbortFlag abort{false};
   std::atomic<std::uint64_t> progress_count{0};
@@ -34,10 +36,11 @@ struct Scene {
     o.seconds = seconds;
     o.abort = &abort;
     o.others = others;
+    o.replicas = 2;
     o.progress_count = [this](int) { return progress_count.load(); };
     o.waits = [this](int) { return waits.load(); };
-    o.name = [](int) { return std::string("it"); };
-    o.last = [](int) { return std::string("nothing"); };
+    o.name = [](int replica) { return replica == 0 ? std::string("it") : std::string("she"); };
+    o.last = [](int replica) { return replica == 0 ? std::string("nothing") : std::string("vain"); };
     return o;
   }
 };
@@ -73,6 +76,23 @@ void check_stall(int replicas) {
 }
 
 }  // namespace
+
+TEST_CASE("progress: what a replica reaches is kept, and all but a micro-batch counts") {
+  engine::Progress progress;
+  const std::string layer = "fc";
+  CHECK((progress.count() == 0 && progress.phase() == engine::Phase::scatter && progress.layer() == nullptr));
+  CHECK((progress.bucket() == -1 && progress.micro_batch() == -1));
+  progress.enter(engine::Phase::update);
+  CHECK((progress.count() == 1 && progress.phase() == engine::Phase::update));
+  progress.reach_layer(layer);
+  CHECK((progress.count() == 2 && progress.layer() == &layer));
+  progress.reach_bucket(3);
+  CHECK((progress.count() == 3 && progress.bucket() == 3));
+  progress.reach_micro_batch(4);
+  CHECK((progress.count() == 3 && progress.micro_batch() == 4));
+  progress.advance();
+  CHECK(progress.count() == 4);
+}
 
 TEST_CASE("a stalled single replica is named with its last operation") { check_stall(1); }
 
@@ -122,7 +142,8 @@ TEST_CASE("a rank that waits in vain ends its own call") {
   CHECK(scene.abort);
   watchdog.end();
   REQUIRE(watchdog.verdict());
-  CHECK(std::string(watchdog.verdict()->what()) == "no replica made progress for 4 s: it is waiting in nothing");
+  CHECK(std::string(watchdog.verdict()->what()) ==
+        "no replica made progress for 4 s: it is waiting in nothing; she is waiting in vain");
 }
 
 TEST_CASE("if all ranks wait, those that do not answer are blamed") {
@@ -136,7 +157,33 @@ TEST_CASE("if all ranks wait, those that do not answer are blamed") {
   watchdog.end();
   REQUIRE(watchdog.verdict());
   CHECK(std::string(watchdog.verdict()->what()) ==
-        "rank 3 did not answer (is its process stopped?): no replica made progress for 4 s: it is waiting in nothing");
+        "rank 3 did not answer (is its process stopped?): no replica made progress for 4 s: it is waiting in nothing; "
+        "she is waiting in vain");
+}
+
+TEST_CASE("progress during the query of other ranks, or the end of the call, prevents the verdict") {
+  for (const bool ends : {true, false}) {
+    Scene scene;
+    scene.waits = true;
+    std::atomic<int> queries{0};
+    engine::WatchdogOptions options = scene.options(0.1, true);
+    {
+      std::unique_ptr<engine::Watchdog> watchdog;
+      options.silent = [&] {
+        if (ends)
+          watchdog->end();
+        else
+          ++scene.progress_count;
+        ++queries;
+        return std::string("rank 3");
+      };
+      watchdog = std::make_unique<engine::Watchdog>(options);
+      watchdog->begin();
+      for (const auto begin = std::chrono::steady_clock::now(); queries == 0 && in_time(begin, 1);) sleep_ms(1);
+      CHECK(queries > 0);
+    }
+    CHECK(!scene.abort);
+  }
 }
 
 TEST_CASE("progress restarts the timeout") {

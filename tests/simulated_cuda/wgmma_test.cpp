@@ -1,4 +1,4 @@
-// The emulated wgmma agrees with plain loops, and the emulator reports missing fences and waits.
+// The emulated wgmma agrees with plain loops, and the emulator reports kernels that break its rules.
 #include "simulated_cuda/kernels/multiply_lines.h"
 
 #include <cmath>
@@ -60,9 +60,9 @@ std::size_t wrong_results(const WgmmaForm& form, const Operands& operands) {
   return wrong;
 }
 
-std::string only_report(LeftOut left_out) {
+std::string only_report(BrokenRule broken) {
   const FreshSimulation fresh;
-  run({true, true, true, left_out}, Operands(true), DeviceArray<float>(64 * 64));
+  run({true, true, true, broken}, Operands(true), DeviceArray<float>(64 * 64));
   const std::vector<std::string> reports = take_reports();
   REQUIRE(reports.size() == 1);
   return reports[0];
@@ -84,11 +84,16 @@ TEST_CASE("wgmma: every layout of the operands is correct, in both types and in 
 }
 
 TEST_CASE("wgmma: a missing fence, proxy fence or wait is detected") {
-  CHECK(only_report(LeftOut::fence).find("without a wgmma.fence before it") != std::string::npos);
-  CHECK(only_report(LeftOut::proxy_fence).find("fence.proxy.async is missing") != std::string::npos);
+  CHECK(only_report(BrokenRule::fence).find("without a wgmma.fence before it") != std::string::npos);
+  CHECK(only_report(BrokenRule::proxy_fence).find("fence.proxy.async is missing") != std::string::npos);
   const FreshSimulation fresh;
   simulation().async_copy = AsyncCopy::lazy;
-  CHECK(wrong_results({true, true, true, LeftOut::wait}, Operands(true)) > 0);
+  CHECK(wrong_results({true, true, true, BrokenRule::wait}, Operands(true)) > 0);
+}
+
+TEST_CASE("wgmma: different operands in the warps of a warpgroup are detected") {
+  CHECK(only_report(BrokenRule::same_operands).find("warps of a warpgroup pass different operands") !=
+        std::string::npos);
 }
 
 }  // namespace dp::simt::test

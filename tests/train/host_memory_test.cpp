@@ -1,4 +1,5 @@
 // A run that exceeds the host's memory is refused before it creates replicas and batches. The error suggests what fits.
+#include "engine/train/host_memory.h"
 #include "kernels/host/memory.h"
 #include "support/catch.h"
 #include "support/fake_system.h"
@@ -90,6 +91,29 @@ TEST_CASE("a checkpoint's copies count if one is written") {
     system.set_available((bytes + kKiB - 1) / kKiB - 1);
     CHECK_FALSE(refusal(options).empty());
   }
+}
+
+TEST_CASE("a checkpoint's copies depend on the optimizer's state, and a dry run makes none") {
+  const FakeSystem system;
+  const std::size_t copy = static_cast<std::size_t>(narrow_net().parameter_count()) * sizeof(float);
+  const auto check = [&](const Optimizer& optimizer, bool dry_run, std::size_t copies) {
+    INFO(name_of(optimizer) << " " << dry_run);
+    TrainerOptions options = options_of(40, 2);
+    options.optimizer = optimizer;
+    options.output_dir = "run";
+    options.dry_run = dry_run;
+    std::size_t bytes = (4 * 40 + 2 * 128) * 784 * sizeof(float) + copies * copy;
+    for (const MemoryUse& use : estimate_memory(narrow_net(), options.parallel, {40}, {128}, optimizer))
+      bytes += resident_bytes(use, options.parallel);
+    system.set_available((bytes + kKiB - 1) / kKiB);
+    CHECK(refusal(options).empty());
+    system.set_available((bytes + kKiB - 1) / kKiB - 1);
+    CHECK_FALSE(refusal(options).empty());
+  };
+  check(Sgd{.momentum = 0}, false, 2);
+  check(Sgd{.momentum = 0.9f}, false, 3);
+  check(AdamW{}, false, 4);
+  check(AdamW{}, true, 1);
 }
 
 TEST_CASE("the suggested batch size fits, and so do the replicas") {

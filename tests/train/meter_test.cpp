@@ -86,4 +86,28 @@ TEST_CASE("the rate excludes the warm-up and everything before a mark") {
   CHECK(meter.rate() == Approx(37 / (meter.seconds() - warmup)));
 }
 
+TEST_CASE("rates and the share of loading are those between two readings") {
+  const Meter::Reading from{2, 10, 1}, to{6, 30, 2};  // seconds, images, seconds of loading
+  CHECK(Meter::rate_between(from, to) == 5);
+  CHECK(Meter::loading_between(from, to) == 0.25);
+  CHECK(Meter::rate_between(from, {2, 30, 1}) == 0);
+  CHECK(Meter::loading_between(from, {2, 30, 9}) == 0);
+  CHECK(Meter::loading_between(from, {3, 30, 9}) == 1);
+  CHECK(Meter::loading_between(from, {3, 30, 0}) == 0);
+  Meter meter(true);
+  CHECK_FALSE(meter.running());
+  CHECK(meter.rate() == 0);
+  meter.run();
+  CHECK(meter.running());
+  let_time_pass();
+  meter.add_loading(0.25);
+  meter.add_loading(0.5);
+  meter.pause();
+  CHECK_FALSE(meter.running());
+  CHECK(meter.read().loading == 0.75);
+  CHECK(meter.loading_since_mark() == Meter::loading_between({}, meter.read()));
+  meter.mark();
+  CHECK(meter.loading_since_mark() == 0);
+}
+
 }  // namespace

@@ -153,4 +153,30 @@ TEST_CASE("an option that does not apply is refused with what it needs and what 
   refused("trace-steps", "1:2", {"--trace-steps requires --trace or --profile"});
 }
 
+TEST_CASE("traced steps are 10 from step 10, unless FIRST:COUNT names others") {
+  const auto set = [](TrainerOptions& options, const char* name, const OptionValue& value) {
+    run_options().set(*run_options().find(name), options, value);
+  };
+  const auto steps = [](const TrainerOptions& options) {
+    return std::pair(options.parallel.trace_first, options.parallel.trace_steps);
+  };
+  for (const char* name : {"trace", "profile"}) {
+    TrainerOptions options;
+    set(options, name, name == std::string("trace") ? OptionValue{std::string("file")} : OptionValue{true});
+    CHECK(steps(options) == std::pair<std::int64_t, std::int64_t>(10, 10));
+    set(options, "trace-steps", std::string("0:5"));
+    CHECK(steps(options) == std::pair<std::int64_t, std::int64_t>(0, 5));
+    set(options, "profile", true);  // keeps them
+    CHECK(steps(options) == std::pair<std::int64_t, std::int64_t>(0, 5));
+    CHECK(run_options().find("trace-steps")->get(options) == OptionValue{std::string("0:5")});
+    for (const char* text : {"", "5", "5:", ":3", "a:1", "1:0", "1:-1", "-1:5", "1:2x", "1;2", "1:b"})
+      dp::test::expect_error(ErrorCode::usage,
+                             {"--trace-steps '" + std::string(text) + "' is not FIRST:COUNT, such as 10:10"},
+                             [&] { set(options, "trace-steps", std::string(text)); });
+  }
+  TrainerOptions off;
+  set(off, "profile", false);
+  CHECK(off.parallel.trace_steps == 0);
+}
+
 }  // namespace

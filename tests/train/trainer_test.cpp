@@ -178,6 +178,22 @@ TEST_CASE("invalid options are rejected at once") {
   refused({"print-freq is -1"}, [](TrainerOptions& o) { o.print_freq = -1; });
   refused({"give one"}, [](TrainerOptions& o) { o.init = "a", o.resume = "b"; });
   refused({"--init"}, [](TrainerOptions& o) { o.init_partial = true; });
+  refused({"profile requires traced steps; set trace_steps"}, [](TrainerOptions& o) { o.profile = true; });
+  const auto measured = [](TrainerOptions& o) { o.measure_split = true, o.parallel.deterministic = false; };
+  refused({"--split auto excludes --deterministic and --logical-shards"},
+          [&](TrainerOptions& o) { measured(o), o.parallel.logical_shards = 2; });
+  refused({"measure_split excludes Split::chunk"},
+          [&](TrainerOptions& o) { measured(o), o.parallel.split = Split::chunk; });
+  const auto refused_data = [](const std::vector<std::string>& fragments, const DatasetPair& data) {
+    expect_error(ErrorCode::usage, fragments, [&] { Trainer(dp::test::tiny_model(), data, tiny_options()); });
+  };
+  const auto& digits = dp::test::tiny_digits();
+  refused_data({"the trainer requires a training set and a test set"}, {nullptr, digits.test});
+  refused_data({"the trainer requires a training set and a test set"}, {digits.train, nullptr});
+  refused_data({"model 'tiny' requires images of (1, 28, 28), but the data set's images are (1, 4, 4)"},
+               {digits.train, datasets::synthetic({1, 4, 4}, 10, 20, 20).test});
+  refused_data({"model 'tiny' outputs (10,), but the data set has 11 classes"},
+               {digits.train, datasets::synthetic({1, 28, 28}, 11, 20, 20).test});
   expect_error(ErrorCode::usage, {"(1, 28, 28)", "(3, 8, 8)"}, [] {
     Trainer(models::mlp({.input = {3, 8, 8}}), dp::test::tiny_digits(), tiny_options());
   });

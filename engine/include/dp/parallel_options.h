@@ -140,11 +140,11 @@ struct DataParallelOptions {
   Graphs graphs = Graphs::automatic;
   // Weights are bitwise equal on every number of replicas that divides this number: the batch is cut into this many
   // shards, each computed separately, and reductions use one fixed order over all shards. 0: one shard per replica.
-  // Requires LossAt::local; forward(), backward() and step() are not available. threads_per_replica defaults to 1 and
-  // must be the same for every number of replicas.
+  // Requires LossAt::local. With more shards than replicas, forward(), backward() and step() are not available.
+  // threads_per_replica defaults to 1 and must be the same for every number of replicas.
   int logical_shards = 0;
-  // Requires one process, LossAt::local and Split::balanced; on GPUs also p2p, and steps run eagerly. forward(),
-  // backward(), step() and predict() are then not available.
+  // Requires one process, LossAt::local and Split::balanced; on GPUs also p2p. forward(), backward(),
+  // step() and predict() are then not available.
   PipelineOptions pipeline{};
   BatchNormMode batch_norm = BatchNormMode::master;
   FoldNorms fold_norms = FoldNorms::automatic;

@@ -116,7 +116,6 @@ class Estimate {
       if (known.batch == options.batch && known.training == options.training && known.accumulate == options.accumulate)
         return sizes;
     options.last = setup_.is_last(stage);
-    options.input.reset();
     if (stage > 0) options.input = sizes_of(stage - 1, options).output;
     const engine::Stage& own = setup_.stage(stage);
     const Plan plan(own.model, *context_, options, own.table.get(), own.norms);
@@ -159,6 +158,7 @@ std::int64_t largest_batch(const Model& model, const DataParallelOptions& option
   std::int64_t good = 1, bad = 2;
   constexpr std::int64_t kMost = std::int64_t{1} << 24;  // larger batches exceed the ops' index range
   while (bad <= kMost && fits(bad)) good = bad, bad *= 2;
+  bad = std::min(bad, kMost + 1);
   while (bad - good > std::max<std::int64_t>(1, good / 256)) {
     const std::int64_t middle = good + (bad - good) / 2;
     (fits(middle) ? good : bad) = middle;

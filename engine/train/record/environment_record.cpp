@@ -130,7 +130,8 @@ void end_environment(const std::string& folder, nlohmann::ordered_json part, con
   part["ended"] = now();
   part["end"] = how;
   nlohmann::ordered_json& parts = all["parts"];
-  const bool added = !parts.empty() && parts.back().value("started", "") == part.at("started").get<std::string>();
+  const bool added = !parts.empty() && parts.back().is_object() &&
+                     parts.back().value("started", nlohmann::ordered_json()) == part.at("started");
   if (added) parts.erase(parts.size() - 1);
   parts.push_back(part);
   write_file_atomically(file_in(folder), text_of(all, 1) + "\n");

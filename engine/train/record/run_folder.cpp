@@ -18,6 +18,7 @@
 #include "engine/base/durable.h"
 #include "engine/base/text.h"
 #include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/checkpoint/checkpoint_names.h"
 #include "engine/train/record/metrics_csv.h"
 
 namespace dp {
@@ -111,8 +112,8 @@ void RunFolder::keep_newest(int count) const {
   for (const auto& entry : fs::directory_iterator(path_ + "/checkpoints", error)) {
     const std::string name = entry.path().filename().string();
     std::int64_t step = 0;
-    const char* const end = name.data() + name.size();
-    if (name.starts_with("step-") && std::from_chars(name.data() + 5, end, step).ptr == end)
+    if (!name.starts_with("step-") || !is_checkpoint_name(name)) continue;
+    if (std::from_chars(name.data() + 5, name.data() + name.size(), step).ec == std::errc{})
       found.emplace_back(step, entry.path());
   }
   std::sort(found.rbegin(), found.rend());

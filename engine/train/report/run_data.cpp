@@ -53,7 +53,7 @@ nlohmann::ordered_json read_parts(const std::string& text) {
   if (!environment.is_object() || !environment.contains("parts")) return parts;
   for (Json part : environment.at("parts")) {
     if (!part.is_object()) continue;
-    keep_typed<Json>(part, {{"data", &Json::is_object}});
+    keep_typed<Json>(part, {{"data", &Json::is_object}, {"pipeline_stages", &Json::is_number_unsigned}});
     if (part.contains("data")) keep_typed<Json>(part["data"], {{"test_images", &Json::is_number}});
     parts.push_back(std::move(part));
   }

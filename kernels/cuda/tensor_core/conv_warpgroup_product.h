@@ -23,10 +23,10 @@ struct WarpgroupProduct {
     return (WarpgroupTile::kRows + 2 * spaced_reach(width) + 7) / 8 * 8;
   }
   __host__ __device__ static int rows(int width) { return kWeightRows + kStages * stage_rows(width); }
-  // Includes the results of a run, and 1,024 bytes to align the first row.
+  // Includes the results of a run, and the bytes that align the first row.
   static std::size_t bytes(int width) {
     return static_cast<std::size_t>(rows(width)) * kRowChunks * 16 +
-           WarpgroupTile::kRows * kStagedPitch<WarpgroupTile> * sizeof(unsigned) + 1024;
+           WarpgroupTile::kRows * kStagedPitch<WarpgroupTile> * sizeof(unsigned) + kWgmmaAlignment;
   }
 };
 static_assert(std::has_unique_object_representations_v<WarpgroupProduct>);
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(WarpgroupTile::kThreads, 1)
   using P = WarpgroupProduct;
   using Tile = WarpgroupTile;
   DP_DYNAMIC_SHARED(uint4, shared);
-  uint4* const rows = shared + (1024 - ptx::shared_address(shared) % 1024) % 1024 / 16;
+  uint4* const rows = wgmma_aligned(shared);
   const SpacedImages& images = product.images;
   const int reach = spaced_reach(images.width), stage_chunks = P::stage_rows(images.width) * kRowChunks;
   uint4* const stages = rows + P::kWeightRows * kRowChunks;

@@ -19,9 +19,9 @@ struct WarpgroupWeights {
   // A stage in rows of kRowChunks chunks: x with the cells around the run, then dy. Both start at a multiple of eight.
   __host__ __device__ static int x_rows(int width) { return (kStep + 2 * spaced_reach(width) + 7) / 8 * 8; }
   __host__ __device__ static int stage_rows(int width) { return x_rows(width) + kStep; }
-  // Includes 1,024 bytes to align the first stage.
+  // Includes the bytes that align the first stage.
   __host__ __device__ static std::size_t bytes(int width) {
-    return static_cast<std::size_t>(kStages) * stage_rows(width) * kRowChunks * 16 + 1024;
+    return static_cast<std::size_t>(kStages) * stage_rows(width) * kRowChunks * 16 + kWgmmaAlignment;
   }
 };
 static_assert(std::has_unique_object_representations_v<WarpgroupWeights>);
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(WarpgroupWeights::kThreads, 1)
     conv_warpgroup_weights_kernel(const uint4* x, const uint4* dy, float* out, WarpgroupWeights weights) {
   using W = WarpgroupWeights;
   DP_DYNAMIC_SHARED(uint4, shared);
-  uint4* const ring = shared + (1024 - ptx::shared_address(shared) % 1024) % 1024 / 16;
+  uint4* const ring = wgmma_aligned(shared);
   const SpacedImages& images = weights.images;
   const int reach = spaced_reach(images.width);
   const int x_rows = W::x_rows(images.width), stage_chunks = W::stage_rows(images.width) * kRowChunks;

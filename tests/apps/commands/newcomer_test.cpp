@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include "apps/idx_files.h"
-#include "apps/option_rows.h"
+#include "apps/options/option_rows.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 

@@ -93,6 +93,14 @@ TEST_CASE("only a name close to the word is suggested") {
   for (const char* other : {"--teleport", "--lr-decay", "--no-epochs", "--save-epochs", "--name"})
     CHECK(closest(other, names).empty());
   CHECK(closest("--amp", Words{"--no-amp"}).empty());
+  CHECK(closest("--no-amp", Words{"--amp", "--no-augment"}).empty());
+  CHECK(closest("--momentxx", Words{"--momentum"}) == "--momentum");  // a quarter of the letters
+  CHECK(closest("--momenxxx", Words{"--momentum"}).empty());
+  CHECK(closest("--epochxx", names).empty());
+  CHECK(closest("--lx", Words{"--la", "--lb"}) == "--la");
+  CHECK(closest("--num-train-epochs", names) == "--epochs");
+  CHECK(closest("--ema", Words{"--check-model-ema-now", "--model-ema", "--model-ema-decay"}) == "--model-ema");
+  CHECK(closest("--ema", Words{"--use-ema", "--model-ema"}) == "--use-ema");
   CHECK(command_line::suggestion("--teleport", names).empty());
 }
 

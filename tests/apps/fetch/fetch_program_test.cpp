@@ -122,9 +122,46 @@ TEST_CASE("dp_train fetch refuses what it does not use") {
   for (const BadInput& row :
        {BadInput{{"fetch"}, 2, {"fetch requires a data set"}}, BadInput{{"fetch", "imagenet"}, 2, {"cifar100"}},
         BadInput{{"fetch", "mnist", "--epochs", "3"}, 2, {"--epochs is not an option of fetch"}},
+        BadInput{{"fetch", "mnist", "--mirror", ""}, 2, {"--mirror: it is empty; name an address"}},
         BadInput{{"fetch", "mnist", "--mirror", "files"}, 2, {"--mirror 'files'", "http://"}}})
     check_bad_input(row, temp.path());
   CHECK_FALSE(fs::exists(temp / "datasets"));
+}
+
+// A copy of dp_train in bin/, started with these arguments.
+Outcome run_copy(const TemporaryFolder& temp, const Words& words) {
+  return Program(words, temp.path(), {}, {"/bin/sh", "-c", "shift; exec ./bin/dp_train \"$@\"", "sh"}).wait();
+}
+
+void write_script(const std::string& file, const std::string& text) {
+  fs::create_directories(fs::path(file).parent_path());
+  write_text(file, "#!/bin/sh\n" + text + "\n");
+  fs::permissions(file, fs::perms::owner_all);
+}
+
+TEST_CASE("dp_train fetch starts the program beside it or in ../lib/dp with what the command line says") {
+  const TemporaryFolder temp;
+  fs::create_directory(temp / "bin");
+  fs::copy_file(DP_TRAIN_PATH, temp / "bin/dp_train");
+  const Outcome without = run_copy(temp, {"fetch", "cifar10"});
+  CHECK(without.code == 2);
+  CHECK(without.err == "dp_train: error: fetch: the program dp_fetch is not in " +
+                           fs::canonical(temp / "bin").string() +
+                           "; install libcurl and libarchive and build again, or download by hand: "
+                           "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz\n");
+  write_script(temp / "lib/dp/dp_fetch", "for word in \"$@\"; do echo \"[$word]\"; done");
+  CHECK(run_copy(temp, {"fetch", "mnist"}).out == "[mnist]\n[./datasets]\n[]\n[]\n[progress]\n");
+  CHECK(run_copy(temp, {"fetch", "cifar10", "--data-path", "d", "--mirror", "http://a/", "--quiet", "--no-progress"})
+            .out == "[cifar10]\n[d]\n[http://a/]\n[quiet]\n[]\n");
+  write_script(temp / "bin/dp_fetch", "echo beside");
+  CHECK(run_copy(temp, {"fetch", "mnist"}).out == "beside\n");
+}
+
+TEST_CASE("dp_fetch alone refers to dp_train") {
+  const TemporaryFolder temp;
+  const Outcome alone = Program({}, temp.path(), {}, {"/bin/sh", "-c", "exec \"${1%/*}/dp_fetch\"", "sh"}).wait();
+  CHECK(alone.code == 2);
+  CHECK(alone.err == "dp_train: error: dp_fetch is a part of dp_train; call dp_train fetch\n");
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "apps/dp_train/fetch/fetch.h"
 #include "apps/dp_train/fetch/files.h"
 #include "apps/fetch/local_server.h"
+#include "apps/fetch/output_into.h"
 #include "dp/error.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
@@ -83,38 +84,25 @@ struct Case {
   dp_train::Source source;
 };
 
-// Writes the standard output into a file during its lifetime.
-class StdoutInto {
- public:
-  explicit StdoutInto(const std::string& file) : before_(::dup(STDOUT_FILENO)) {
-    const int other = ::open(file.c_str(), O_CREAT | O_WRONLY, 0600);
-    REQUIRE(before_ >= 0);
-    REQUIRE(other >= 0);
-    std::fflush(stdout);
-    ::dup2(other, STDOUT_FILENO);
-    ::close(other);
-  }
-  ~StdoutInto() {
-    std::fflush(stdout);
-    ::dup2(before_, STDOUT_FILENO);
-    ::close(before_);
-  }
-  StdoutInto(const StdoutInto&) = delete;
-  StdoutInto& operator=(const StdoutInto&) = delete;
-
- private:
-  int before_;
-};
-
 TEST_CASE("an archive is unpacked and removed") {
   const Case one(kGood);
+  const std::string archive = one.temp / "data/set.tar.gz", folder = one.temp / "data/set", into = one.temp / "printed";
+  const std::string train = "train on it with: dp_train --dataset cifar10 --data-path " + (one.temp / "data") + "\n";
   {
-    const StdoutInto file(one.temp / "printed");
+    const OutputInto file(STDOUT_FILENO, into);
     one.fetch(/*quiet=*/false);
   }
-  CHECK_THAT(read_text(one.temp / "printed"), Catch::Contains("unpacking " + (one.temp / "data/set.tar.gz") + "\n"));
+  CHECK_THAT(read_text(into),
+             Catch::StartsWith(archive + "  from http://127.0.0.1:") &&
+                 Catch::EndsWith("/set.tar.gz\nunpacking " + archive + "\n" + folder + "  unpacked\n" + train));
   CHECK(one.found() == std::set<std::string>{"set", "set/a.bin", "set/b.bin", "set/read.me"});
   CHECK(read_text(one.temp / "data/set/a.bin") == "aaaa");
+  fs::remove(into);
+  {
+    const OutputInto file(STDOUT_FILENO, into);
+    one.fetch(/*quiet=*/false);
+  }
+  CHECK(read_text(into) == folder + "  already there\n" + train);
 }
 
 TEST_CASE("missing and truncated files of an unpacked archive are restored, others stay") {

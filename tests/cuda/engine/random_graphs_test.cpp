@@ -1,6 +1,6 @@
-// Randomly generated networks on a simulated GPU: tests/engine/random_graphs_test.cpp.
+// Randomly generated networks on a simulated GPU: tests/engine/random_graphs/random_graphs_test.cpp.
 #include "cuda/simulated_gpus.h"
-#include "engine/graph_gradients.h"
+#include "engine/random_graphs/graph_gradients.h"
 #include "support/catch.h"
 
 using namespace dp::test;

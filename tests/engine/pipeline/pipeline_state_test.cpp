@@ -191,7 +191,7 @@ TEST_CASE("pipeline: a stage that recomputes holds the activations of one micro-
 }
 
 TEST_CASE("pipeline: a model that exceeds a device's limit trains in stages") {
-  const Model model = models::mlp({.input = {1, 8, 8}, .hidden = {1024, 1024, 1024}});
+  const Model model = models::mlp({.input = {1, 8, 8}, .hidden = std::vector<std::int64_t>(7, 1024)});
   const auto most = [&](const DataParallelOptions& options) {
     std::size_t bytes = 0;
     for (const MemoryUse& use : estimate_memory(model, options, {16})) bytes = std::max(bytes, use.total());
@@ -199,8 +199,9 @@ TEST_CASE("pipeline: a model that exceeds a device's limit trains in stages") {
   };
   const DataParallelOptions one = accumulating(on_cpus(1), {1, 1, 8}),
                             two = pipelined(on_cpus(1), {1, 2, 8}, one_f_one_b);
+  // A device allocates whole pages, so it holds a few MiB more than the estimate.
   const std::size_t limit = (most(one) + most(two)) / 2;
-  REQUIRE(most(two) < limit);
+  REQUIRE(most(two) + (8 << 20) < limit);
   const MemoryLimit set(limit);
   const auto train = [&](const DataParallelOptions& options) {
     DataParallel net(model, options);

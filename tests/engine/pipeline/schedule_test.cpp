@@ -84,6 +84,7 @@ TEST_CASE("pipeline: the micro-batches in flight are those that the documentatio
       if (schedule == one_f_one_b || schedule == zero_bubble)
         REQUIRE(most.activations == std::min(micros, stages - stage));
       REQUIRE(most.weight_gradients == (schedule == zero_bubble ? std::min(micros, stage + 1) : 0));
+      REQUIRE(most.micro_batches == (schedule == zero_bubble ? std::min(micros, stages) : most.activations));
     }
   });
 }
@@ -116,6 +117,26 @@ TEST_CASE("pipeline: the simulation includes transfer times and unequal stages")
   const SimulatedPipeline result = simulate(gpipe, stages, 2, 0.5);
   CHECK(result.seconds == 16);
   CHECK(result.bubble == Approx(1 - 18.0 / 32));
+  CHECK(result.finished == std::vector{16.0, 13.5});
   // No schedule is faster than the slowest stage alone.
   for (const PipelineSchedule schedule : kAll) CHECK(simulate(schedule, stages, 8, 0).seconds >= 8 * 6);
+}
+
+TEST_CASE("pipeline: the order of each schedule's work on three stages and four micro-batches") {
+  const auto text_of = [](PipelineSchedule schedule, int stage) {
+    std::string text;
+    for (const Action& action : actions_of(schedule, stage, 3, 4))
+      text += "FBIW"[static_cast<int>(action.work)] + std::to_string(action.micro_batch) + " ";
+    return text;
+  };
+  for (const int stage : {0, 1, 2}) {
+    CHECK(text_of(one_at_a_time, stage) == "F0 B0 F1 B1 F2 B2 F3 B3 ");
+    CHECK(text_of(gpipe, stage) == "F0 F1 F2 F3 B0 B1 B2 B3 ");
+  }
+  CHECK(text_of(one_f_one_b, 0) == "F0 F1 F2 B0 F3 B1 B2 B3 ");
+  CHECK(text_of(one_f_one_b, 1) == "F0 F1 B0 F2 B1 F3 B2 B3 ");
+  CHECK(text_of(one_f_one_b, 2) == "F0 B0 F1 B1 F2 B2 F3 B3 ");
+  CHECK(text_of(zero_bubble, 0) == "F0 F1 F2 I0 W0 F3 I1 W1 I2 W2 I3 W3 ");
+  CHECK(text_of(zero_bubble, 1) == "F0 F1 I0 F2 I1 W0 F3 I2 W1 I3 W2 W3 ");
+  CHECK(text_of(zero_bubble, 2) == "F0 I0 F1 I1 F2 I2 W0 F3 I3 W1 W2 W3 ");
 }

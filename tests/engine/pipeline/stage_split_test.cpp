@@ -89,6 +89,23 @@ TEST_CASE("stages: residual networks can be split between blocks and before the 
   CHECK(names_of(possible_cuts(m.build(d))) == Names{"b", "d"});
 }
 
+TEST_CASE("stages: a cut names the block that it begins, or the layer if it is inside a block") {
+  ModelBuilder m("chain", Shape{2, 8, 8});
+  auto x = m.conv2d("stem.conv", m.max_pool2d(m.input()), {.out_channels = 3, .padding = 1});
+  x = m.conv2d("a.conv1", x, {.out_channels = 4, .padding = 1});
+  x = m.batch_norm2d("a.bn2", m.conv2d("a.conv2", x, {.out_channels = 5, .padding = 1}));
+  x = m.conv2d("b.conv1", x, {.out_channels = 6, .padding = 1});
+  const Model model = m.build(m.linear("b.fc", m.flatten(x), {.out_features = 2}));
+  // Not before stem.conv, because the layers before it have no parameters.
+  const std::vector<Cut> cuts = possible_cuts(model);
+  REQUIRE(names_of(cuts) == Names{"a", "a.conv2", "b", "b.fc"});
+  const Names first{"a.conv1", "a.conv2", "b.conv1"}, read{"stem.conv", "a.conv1", "a.bn2", "b.conv1"};
+  for (std::size_t i = 0; i < first.size(); ++i) CHECK(name_of(model, cuts[i].layer) == first[i]);
+  CHECK(std::holds_alternative<Flatten>(model.layers()[static_cast<std::size_t>(cuts[3].layer)].kind));
+  for (std::size_t i = 0; i < read.size(); ++i) CHECK(name_of(model, cuts[i].crossing) == read[i]);
+  for (std::size_t i = 0; i < read.size(); ++i) CHECK(cuts[i].shape == Shape{static_cast<std::int64_t>(i) + 3, 4, 4});
+}
+
 TEST_CASE("stages: a cut has the shape of the transferred tensor") {
   const std::vector<Cut> cuts = possible_cuts(models::resnet18({.input = {3, 32, 32}}));
   CHECK(cuts[0].shape == Shape{64, 32, 32});
@@ -165,9 +182,17 @@ TEST_CASE("stages: errors about cuts list the possible ones") {
   const std::vector<PieceCost> pieces(4, PieceCost{1, 1});
   expect_refused(ErrorCode::usage, "the model can be cut at 3 places (conv2, fc1, fc2); use at most 4 stages",
                  [&] { balanced_cuts(cuts, pieces, 5, 100); });
-  const Names fine{"conv2", "fc2"}, unknown{"conv9"}, backward{"fc1", "conv2"};
+  const std::vector<PieceCost> large(4, PieceCost{1, std::size_t{1} << 20});
+  CHECK(balanced_cuts(cuts, large, 2, std::size_t{2} << 20) == std::vector{1});
+  expect_refused(ErrorCode::device,
+                 "the weights and gradients of 2 stages do not fit into 1.5 MiB per device; use more stages",
+                 [&] { balanced_cuts(cuts, large, 2, std::size_t{3} << 19); });
+  const Names fine{"conv2", "fc2"}, unknown{"conv9"}, backward{"fc1", "conv2"}, twice{"fc1", "fc1"};
   CHECK(cuts_named(cuts, fine) == std::vector{0, 2});
   expect_refused(ErrorCode::usage, "cannot be cut at 'conv9'; use some of conv2, fc1, fc2",
                  [&] { cuts_named(cuts, unknown); });
   expect_refused(ErrorCode::usage, "the cut at 'conv2' must come before 'fc1'", [&] { cuts_named(cuts, backward); });
+  expect_refused(ErrorCode::usage, "the cut at 'fc1' must come before 'fc1'; name cuts in forward order",
+                 [&] { cuts_named(cuts, twice); });
+  CHECK(cuts_named(cuts, Names()).empty());
 }

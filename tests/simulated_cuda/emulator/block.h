@@ -76,7 +76,8 @@ class Block {
   void* shared_array(const void* key, std::size_t bytes, const char* name);
   AsyncCopies& async_copies() { return current_->copies; }
   bool copies_late();  // whether the next cp.async or wgmma takes effect at its wait
-  WgmmaQueue& wgmma_queue() { return warps_[current_->linear / kWarp].products; }
+  WgmmaQueue& wgmma_queue() { return wgmma_queue(current_->linear / kWarp); }
+  WgmmaQueue& wgmma_queue(unsigned warp) { return warps_[warp].products; }
   void fence_copies() { current_->copies.fence(); }
   void check_fenced(Site site);  // fails if a thread lacks fence.proxy.async after its copies
   unsigned thread() const { return current_->linear; }

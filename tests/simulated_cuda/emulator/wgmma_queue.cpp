@@ -78,6 +78,7 @@ std::size_t WgmmaOperand::value(unsigned line, unsigned k) const {
 void WgmmaQueue::clear() {
   orders_.clear();
   groups_.clear();
+  issued_.clear();
   fenced_ = false;
 }
 
@@ -85,12 +86,24 @@ void WgmmaQueue::issue(const WgmmaOrder& order, Block& block) {
   if (!fenced_) block.fail("wgmma at %s:%d without a wgmma.fence before it", order.site.name(), order.site.line);
   check_operand(order, order.a, block);
   check_operand(order, order.b, block);
+  check_warpgroup(order, block);
   announce(order, block);
   orders_.push_back(order);
   // A warp's wgmmas run in order, so all after a late one are late, too.
   const bool after_late = orders_.size() > 1 && orders_[orders_.size() - 2].late;
   orders_.back().late = order.late || after_late;
   if (!orders_.back().late) multiply(order, block);
+}
+
+void WgmmaQueue::check_warpgroup(const WgmmaOrder& order, Block& block) {
+  issued_.push_back({order.a.descriptor, order.b.descriptor});
+  const unsigned first = order.warp / 4 * 4;
+  for (unsigned warp = first; warp < first + 4; ++warp) {
+    const auto& others = block.wgmma_queue(warp).issued_;
+    if (others.size() >= issued_.size() && others[issued_.size() - 1] != issued_.back())
+      block.fail("the warps of a warpgroup pass different operands to wgmma at %s:%d", order.site.name(),
+                 order.site.line);
+  }
 }
 
 void WgmmaQueue::commit() {

@@ -45,8 +45,11 @@ class WgmmaQueue {
   void wait(std::size_t pending, Block& block);
 
  private:
+  void check_warpgroup(const WgmmaOrder& order, Block& block);
+
   std::vector<WgmmaOrder> orders_;
-  std::vector<std::size_t> groups_;  // number of orders at each commit
+  std::vector<std::size_t> groups_;                   // number of orders at each commit
+  std::vector<std::array<std::uint64_t, 2>> issued_;  // operands of all orders of this block
   bool fenced_ = false;
 };
 

@@ -1,4 +1,5 @@
 #include "device_code.h"
+#include "kernels/cuda/tensor_core/spaced_images.h"
 #include "ptx.h"
 #include "simulated_cuda/kernels/multiply_lines.h"
 
@@ -8,12 +9,10 @@ namespace {
 using namespace dp::kernels;
 using namespace dp::kernels::cuda;
 
-constexpr int kRowChunks = 8;
-
 template <class Low, bool k_major_a, bool k_major_b>
-__global__ void lines_kernel(const uint4* a, const uint4* b, float* d, LeftOut left_out) {
+__global__ void lines_kernel(const uint4* a, const uint4* b, float* d, BrokenRule broken) {
   DP_DYNAMIC_SHARED(uint4, shared);
-  uint4* const rows = shared + (1024 - ptx::shared_address(shared) % 1024) % 1024 / 16;
+  uint4* const rows = wgmma_aligned(shared);
   const int t = static_cast<int>(threadIdx.x);
   uint4* const rows_b = rows + kOperandRows * kRowChunks;
   for (int at = t; at < kOperandRows * kRowChunks; at += 128) {
@@ -23,16 +22,17 @@ __global__ void lines_kernel(const uint4* a, const uint4* b, float* d, LeftOut l
   }
   ptx::cp_async_commit();
   ptx::cp_async_wait<0>();
-  if (left_out != LeftOut::proxy_fence) ptx::fence_async_proxy();
+  if (broken != BrokenRule::proxy_fence) ptx::fence_async_proxy();
   __syncthreads();
   float sums[32] = {};
-  const auto operand = [](const uint4* of, bool k_major) {
-    return ptx::wgmma_descriptor(of + kFirstRow * kRowChunks + (k_major ? kFirstK / 8 : 0));
+  const int first_row = broken == BrokenRule::same_operands && t / 32 == 1 ? 0 : kFirstRow;
+  const auto operand = [first_row](const uint4* of, bool k_major) {
+    return ptx::wgmma_descriptor(of + first_row * kRowChunks + (k_major ? kFirstK / 8 : 0));
   };
-  if (left_out != LeftOut::fence) ptx::wgmma_fence();
+  if (broken != BrokenRule::fence) ptx::wgmma_fence();
   ptx::wgmma_m64n64k16<Low, k_major_a, k_major_b>(sums, operand(rows, k_major_a), operand(rows_b, k_major_b));
   ptx::wgmma_commit();
-  if (left_out != LeftOut::wait) ptx::wgmma_wait<0>();
+  if (broken != BrokenRule::wait) ptx::wgmma_wait<0>();
   ptx::fence_accumulators(sums);
   for (int i = 0; i < 32; ++i) {
     const int line = t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + t % 4 * 2 + i % 2;
@@ -50,9 +50,9 @@ auto kernel_of(const WgmmaForm& form) {
 
 void multiply_lines(const WgmmaForm& form, const unsigned short* a, const unsigned short* b, float* d,
                     cudaStream_t stream) {
-  launch({"lines_kernel", 1, 128, stream, 2 * kOperandRows * 128 + 1024},
+  launch({"lines_kernel", 1, 128, stream, 2 * kOperandRows * 128 + kWgmmaAlignment},
          form.bfloat ? kernel_of<BFloat16>(form) : kernel_of<Float16>(form), reinterpret_cast<const uint4*>(a),
-         reinterpret_cast<const uint4*>(b), d, form.left_out);
+         reinterpret_cast<const uint4*>(b), d, form.broken);
 }
 
 }  // namespace dp::simt::test

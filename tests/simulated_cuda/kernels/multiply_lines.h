@@ -7,12 +7,12 @@ namespace dp::simt::test {
 
 inline constexpr int kOperandRows = 72, kFirstRow = 3, kFirstK = 16;
 
-// The instruction that the kernel omits.
-enum class LeftOut { nothing, fence, proxy_fence, wait };
+// The rule of wgmma that the kernel breaks.
+enum class BrokenRule { none, fence, proxy_fence, wait, same_operands };
 
 struct WgmmaForm {
   bool bfloat, k_major_a, k_major_b;
-  LeftOut left_out = LeftOut::nothing;
+  BrokenRule broken = BrokenRule::none;
 };
 
 // d = a b. a and b are given as rows of 64 16-bit values. K-major: the operand's lines are the rows from kFirstRow on,

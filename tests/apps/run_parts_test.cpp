@@ -1,0 +1,190 @@
+// The parts of dp_train between the command line and the trainer: images, processes, the run folder.
+#include <fmt/format.h>
+
+#include <ctime>
+#include <filesystem>
+#include <functional>
+
+#include "apps/run_program.h"
+#include "dp/dp.h"
+#include "dp_train/images.h"
+#include "dp_train/output_folder.h"
+#include "dp_train/processes.h"
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace dp::test;
+using dp_train::Command;
+
+Command synthetic(const std::string& input, std::int64_t images = 6) {
+  Command command;
+  command.input = input;
+  command.images = images;
+  return command;
+}
+
+TEST_CASE("synthetic images have a default shape and number of classes, and at most 64 Mi bytes each") {
+  const auto format = [](const Command& command) { return dp_train::image_format(command, "synthetic"); };
+  CHECK(format({}).shape == dp::Shape{1, 28, 28});
+  CHECK(format({}).classes == 10);
+  CHECK(format(synthetic("3,20,10")).shape == dp::Shape{3, 20, 10});
+  for (const dp::Shape& largest : {dp::Shape{1 << 26, 1, 1}, dp::Shape{1, 1 << 26, 1}, dp::Shape{1, 1, 1 << 26},
+                                   dp::Shape{1 << 13, 1 << 13, 1}, dp::Shape{4, 4096, 4096}})
+    CHECK(format(synthetic(std::to_string(largest[0]) + "," + std::to_string(largest[1]) + "," +
+                           std::to_string(largest[2])))
+              .shape == largest);
+  for (const char* larger : {"4,4096,4097", "8192,8193,1", "2,67108864,1"})
+    CHECK_THROWS_WITH(format(synthetic(larger)),
+                      "--input " + std::string(larger) + " is too large: an image has at most 67108864 bytes");
+  CHECK(dp_train::image_format({}, "cifar100").shape == dp::Shape{3, 32, 32});
+  CHECK(dp_train::image_format({}, "cifar100").classes == 100);
+}
+
+TEST_CASE("the synthetic test set has a sixth of the training images, rounded up") {
+  for (const auto& [train, test] : {std::pair<std::int64_t, std::int64_t>{1, 1}, {6, 1}, {7, 2}, {60, 10}, {61, 11}}) {
+    const dp::DatasetPair data = dp_train::open_images(synthetic("1,2,2", train), "synthetic");
+    CHECK(data.train->size() == train);
+    CHECK(data.test->size() == test);
+  }
+  const dp::DatasetPair data = dp_train::open_images({}, "synthetic");
+  CHECK(data.train->size() == 60000);
+  CHECK(data.test->size() == 10000);
+  CHECK(data.train->classes() == 10);
+  Command seven;
+  seven.trainer.parallel.seed = 7;
+  CHECK(data.train->image(3) != dp_train::open_images(seven, "synthetic").train->image(3));
+}
+
+TEST_CASE("estimate-memory prints each purpose of each replica, and the batch that fits into a replica's part") {
+  const TemporaryFolder temp;
+  const Outcome run = run_dp_train({"estimate-memory", "--model", "mlp", "--dataset", "synthetic", "-b", "64", "--cpu",
+                                    "1", "--replicas-per-device", "4", "--threads-per-replica", "1"},
+                                   temp.path());
+  INFO(run.out << run.err);
+  CHECK(run.code == 0);
+  const dp::Model model = dp::models::find("mlp").make({1, 28, 28}, 10);
+  dp::DataParallelOptions options;
+  options.devices.assign(4, dp::cpus(1).front());
+  options.threads_per_replica = 1;
+  std::string expected =
+      "mlp, synthetic, global batch 64, MiB per replica\n"
+      "replica   weights gradients optimizer statistics   average activations workspace     other"
+      "     total\n";
+  int replica = 0;
+  for (const dp::MemoryUse& use : dp::estimate_memory(model, options, {64}, {128})) {
+    const auto mebibytes = [](std::size_t bytes) { return static_cast<double>(bytes) / (1 << 20); };
+    expected += fmt::format("{:>7} {:9.1f} {:9.1f} {:9.1f} {:10.2f} {:9.1f} {:11.1f} {:9.1f} {:9.1f} {:9.1f}\n",
+                            replica++, mebibytes(use.weights), mebibytes(use.gradients), mebibytes(use.optimizer),
+                            mebibytes(use.statistics), mebibytes(use.average), mebibytes(use.activations),
+                            mebibytes(use.workspace), mebibytes(use.other), mebibytes(use.total()));
+  }
+  CHECK(replica == 4);
+  const std::string largest = "largest global batch in ";
+  REQUIRE(run.out.starts_with(expected + largest));
+  const std::string rest = run.out.substr(expected.size() + largest.size());
+  CHECK_THAT(rest, Catch::Contains(" MiB per device (90 % of the free memory): "));
+  // Other programs change the free memory. Four replicas share it, less a tenth.
+  const double free = static_cast<double>(dp::free_memory(options.devices.front())) / (1 << 20);
+  CHECK(std::stod(rest) > 0.6 * 0.9 * free / 4);
+  CHECK(std::stod(rest) < 1.6 * 0.9 * free / 4);
+}
+
+TEST_CASE("each option for several hosts requires ranks, and ranks refuse what they do not support") {
+  const auto refusal = [](const std::function<void(Command&)>& change, const char* engine) {
+    Command command;
+    command.engine = engine;
+    change(command);
+    try {
+      dp_train::check_processes(command);
+    } catch (const dp::Error& error) {
+      CHECK(error.code() == dp::ErrorCode::usage);
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string several = "--nnodes, --node-rank, --master-addr and --master-port require --engine ddp";
+  CHECK(refusal([](Command& c) { c.nnodes = 2; }, "dp") == several);
+  CHECK(refusal([](Command& c) { c.node_rank = 1; }, "dp") == several);
+  CHECK(refusal([](Command& c) { c.master_addr = "a"; }, "dp") == several);
+  CHECK(refusal([](Command& c) { c.master_port = 1; }, "dp") == several);
+  CHECK(refusal([](Command& c) { c.selftest = c.estimate_memory = true, c.replicas_per_device = 2; }, "dp").empty());
+  CHECK(refusal([](Command& c) { c.replicas_per_device = 2; }, "ddp") ==
+        "--engine ddp runs one process per device; remove --replicas-per-device");
+  CHECK(refusal([](Command& c) { c.selftest = true; }, "ddp") == "selftest supports only --engine dp");
+  CHECK(refusal([](Command& c) { c.estimate_memory = true; }, "ddp") ==
+        "estimate-memory supports only --engine dp; a rank needs as much memory as a replica");
+  CHECK(refusal([](Command& c) { c.node_rank = c.nnodes = 2, c.master_addr = "a"; }, "ddp") ==
+        "--node-rank 2 must be less than --nnodes 2");
+  CHECK(refusal([](Command& c) { c.nnodes = 2; }, "ddp") == "--nnodes requires --master-addr, the address of host 0");
+  CHECK(refusal([](Command& c) { c.nnodes = 2, c.node_rank = 1, c.master_addr = "a"; }, "ddp").empty());
+  CHECK(refusal([](Command& c) { c.master_addr = "a", c.master_port = 1; }, "ddp").empty());
+}
+
+TEST_CASE("a resumed run stays in its folder, also if its checkpoint is named") {
+  const TemporaryFolder temp;
+  fs::create_directories(temp / "run/checkpoints/step-4");
+  const auto folder = [](const std::function<void(Command&)>& change) {
+    Command command;
+    change(command);
+    return dp_train::output_folder(command).path();
+  };
+  const std::string run = temp / "run", real = fs::canonical(run).string();
+  CHECK(folder([&](Command& c) { c.trainer.resume = run; }) == run);
+  CHECK(folder([&](Command& c) { c.trainer.resume = run + "/checkpoints/step-4"; }) == real);
+  CHECK(folder([&](Command& c) { c.trainer.resume = run, c.output_dir = "other"; }) == "other");
+  CHECK(folder([&](Command& c) { c.output_dir = "a", c.experiment = "b"; }) == "a/b");
+  CHECK(folder([&](Command& c) { c.experiment = "b"; }) == "runs/b");
+  CHECK(folder([&](Command& c) { c.trainer.resume = run, c.trainer.dry_run = true; }).empty());
+  CHECK(folder([&](Command& c) { c.trainer.resume = run, c.evaluate = true; }).empty());
+  CHECK(folder([&](Command& c) { c.trainer.resume = run, c.print_plan = true; }).empty());
+  CHECK(folder([&](Command& c) { c.output_dir = "a", c.trainer.dry_run = true; }) == "a");
+}
+
+const Words kTiny{"--dataset", "synthetic", "--images", "32", "--model",     "mlp",
+                  "--cpu",     "1",         "-b",       "16", "--max-steps", "1"};
+
+TEST_CASE("a run whose folder exists already gets the next free number") {
+  const TemporaryFolder temp;
+  fs::create_directory(temp / "runs");
+  const std::time_t now = std::time(nullptr);
+  std::string taken;
+  for (std::time_t second = now; second < now + 120; ++second) {  // whenever the run starts, its name is taken
+    std::tm parts{};
+    ::localtime_r(&second, &parts);
+    char time[32];
+    std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", &parts);
+    for (const char* number : {"", "-2"}) fs::create_directory(temp / ("runs/" + std::string(time) + "_mlp" + number));
+  }
+  const Outcome outcome = run_dp_train(kTiny, temp.path());
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  Words found;
+  for (const auto& entry : fs::directory_iterator(temp / "runs"))
+    if (!fs::is_empty(entry.path())) found.push_back(entry.path().filename().string());
+  REQUIRE(found.size() == 1);
+  CHECK_THAT(found.front(), Catch::EndsWith("_mlp-3"));
+}
+
+TEST_CASE("a run that cannot make its folder under runs/ is refused with the option that names another") {
+  const TemporaryFolder temp;
+  write_text(temp / "runs", "in the way");
+  check_bad_input({kTiny, 7, {"cannot create the run folder 'runs/", "_mlp'", "; choose one with --output-dir"}},
+                  temp.path());
+  CHECK(read_text(temp / "runs") == "in the way");
+}
+
+TEST_CASE("only rank 0 makes the run's folder") {
+  const TemporaryFolder temp;
+  const Words words{"--engine", "ddp", "--dataset", "synthetic", "--images", "64", "--model",     "mlp",
+                    "--cpu",    "2",   "-b",        "16",        "-p",       "1",  "--max-steps", "4"};
+  Program program(words, temp.path(), {"DP_FAIL=stall:forward:dev0:step2:1000ms"});
+  program.wait_for("[1/4]");  // all ranks have joined and planned
+  CHECK(std::distance(fs::directory_iterator(temp / "runs"), {}) == 1);
+  CHECK(program.wait().code == 0);
+  CHECK(std::distance(fs::directory_iterator(temp / "runs"), {}) == 1);
+}
+
+}  // namespace

@@ -1,0 +1,233 @@
+// What the model builder records of each layer, and what it rejects.
+#include "dp/model.h"
+
+#include <cmath>
+
+#include "dp/error.h"
+#include "dp/models.h"
+#include "support/catch.h"
+
+namespace {
+
+using namespace dp;
+using Node = ModelBuilder::Node;
+
+void check_parameter(const ParameterSpec& actual, const ParameterSpec& expected) {
+  INFO(expected.name);
+  CHECK(actual.name == expected.name);
+  CHECK(actual.shape == expected.shape);
+  CHECK(actual.layer == expected.layer);
+  CHECK(actual.init.kind == expected.init.kind);
+  CHECK(actual.init.value == Approx(expected.init.value).epsilon(1e-6));
+}
+
+std::vector<std::string> parameter_names(const Model& model) {
+  std::vector<std::string> names;
+  for (const ParameterSpec& parameter : model.parameters()) names.push_back(parameter.name);
+  return names;
+}
+
+// The message of the error that the call of a new builder causes.
+template <typename Call>
+std::string refusal(const Call& call, const Shape& input = {2, 5, 9}) {
+  try {
+    ModelBuilder m("bad", input);
+    call(m);
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::usage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("a model records the name, the inputs, the shape and the key of each layer") {
+  ModelBuilder m("net", {2, 9, 13});
+  const Node conv = m.conv2d("c", m.input(), {.out_channels = 4, .kernel = 3, .stride = 2, .padding = 1});
+  const Node norm = m.batch_norm2d("n", conv);
+  const Node relu = m.relu(norm);
+  const Node sum = m.add(relu, conv);
+  const Node largest = m.max_pool2d(sum, {.kernel = 3, .stride = 2, .padding = 1});
+  const Node mean = m.avg_pool2d(largest, {.kernel = 2, .stride = 1});
+  const Node dropout = m.dropout("d", mean, 0.25f);
+  const Node flat = m.flatten(dropout);
+  const Model model = m.build(m.linear("l", flat, {.out_features = 3}));
+  struct {
+    const char* name;
+    std::vector<int> inputs;
+    Shape output;
+  } const expected[] = {{"input", {}, {2, 9, 13}},     {"c", {0}, {4, 5, 7}},
+                        {"n", {1}, {4, 5, 7}},         {"layer3", {2}, {4, 5, 7}},
+                        {"layer4", {3, 1}, {4, 5, 7}}, {"layer5", {4}, {4, 3, 4}},
+                        {"layer6", {5}, {4, 2, 3}},    {"d", {6}, {4, 2, 3}},
+                        {"layer8", {7}, {24}},         {"l", {8}, {3}}};
+  REQUIRE(model.layers().size() == std::size(expected));
+  for (std::size_t i = 0; i < std::size(expected); ++i) {
+    const Layer& layer = model.layers()[i];
+    INFO(expected[i].name);
+    CHECK(layer.name == expected[i].name);
+    CHECK(layer.inputs == expected[i].inputs);
+    CHECK(layer.output == expected[i].output);
+    CHECK(std::holds_alternative<Input>(layer.kind) == (i == 0));
+    CHECK(layer.key == static_cast<int>(i));
+  }
+  CHECK(model.name() == "net");
+  CHECK(model.input() == Shape{2, 9, 13});
+  CHECK(model.output() == Shape{3});
+  CHECK(model.parameter_count() == 4 * 2 * 9 + 4 + 4 + 4 + 3 * 24 + 3);
+  CHECK(std::get<Dropout>(model.layers()[7].kind).p == 0.25f);
+}
+
+TEST_CASE("a model records the shape, the layer and the initial values of each parameter and buffer") {
+  ModelBuilder m("net", {3, 6, 6});
+  Node x = m.conv2d("a", m.input(), {.out_channels = 8, .kernel = 5});
+  x = m.conv2d("b", x, {.out_channels = 4, .kernel = 1, .bias = false, .init = ConvInit::kaiming_normal_fan_out});
+  x = m.conv2d("c", x, {.out_channels = 2, .kernel = 1, .init = ConvInit::kaiming_normal_fan_out});
+  x = m.batch_norm2d("n", x);
+  x = m.linear("l", m.flatten(m.global_avg_pool2d(x)), {.out_features = 7});
+  const Model model = m.build(m.linear("k", x, {.out_features = 5, .bias = false}));
+  const float a = 1 / std::sqrt(75.0f), l = 1 / std::sqrt(2.0f), k = 1 / std::sqrt(7.0f);
+  const ParameterSpec expected[] = {{"a.weight", {8, 3, 5, 5}, 1, {InitKind::uniform, a}},
+                                    {"a.bias", {8}, 1, {InitKind::uniform, a}},
+                                    {"b.weight", {4, 8, 1, 1}, 2, {InitKind::normal, std::sqrt(2.0f / 4)}},
+                                    {"c.weight", {2, 4, 1, 1}, 3, {InitKind::normal, 1}},
+                                    {"c.bias", {2}, 3, {InitKind::uniform, 0.5f}},
+                                    {"n.weight", {2}, 4, {InitKind::constant, 1}},
+                                    {"n.bias", {2}, 4, {InitKind::constant, 0}},
+                                    {"l.weight", {7, 2}, 7, {InitKind::uniform, l}},
+                                    {"l.bias", {7}, 7, {InitKind::uniform, l}},
+                                    {"k.weight", {5, 7}, 8, {InitKind::uniform, k}}};
+  REQUIRE(model.parameters().size() == std::size(expected));
+  for (std::size_t i = 0; i < std::size(expected); ++i) check_parameter(model.parameters()[i], expected[i]);
+  const BufferSpec buffers[] = {{"n.running_mean", {2}, DType::f32, 4, BufferKind::running_mean},
+                                {"n.running_var", {2}, DType::f32, 4, BufferKind::running_var},
+                                {"n.num_batches_tracked", {}, DType::i64, 4, BufferKind::num_batches_tracked}};
+  REQUIRE(model.buffers().size() == std::size(buffers));
+  for (std::size_t i = 0; i < std::size(buffers); ++i) {
+    const BufferSpec& buffer = model.buffers()[i];
+    INFO(buffers[i].name);
+    CHECK(buffer.name == buffers[i].name);
+    CHECK(buffer.shape == buffers[i].shape);
+    CHECK(buffer.type == buffers[i].type);
+    CHECK(buffer.layer == buffers[i].layer);
+    CHECK(buffer.kind == buffers[i].kind);
+  }
+}
+
+TEST_CASE("convolutions and normalisations that do not fit are rejected by the name of the layer") {
+  const auto conv = [](const Conv2d& options, const Shape& input = {2, 5, 9}) {
+    return refusal([&](ModelBuilder& m) { m.conv2d("c", m.input(), options); }, input);
+  };
+  const std::string positive = "layer 'c': kernel and stride must be positive; padding must not be negative";
+  CHECK(conv({.out_channels = 1, .kernel = 5}) == "accepted");
+  CHECK(conv({.out_channels = 1, .kernel = 6}) == "layer 'c': a window of 6 does not fit an input of 5 with padding 0");
+  CHECK(conv({.out_channels = 1, .kernel = 7, .padding = 1}) == "accepted");
+  CHECK(conv({.out_channels = 1, .kernel = 8, .padding = 1}) ==
+        "layer 'c': a window of 8 does not fit an input of 5 with padding 1");
+  CHECK(conv({.out_channels = 1, .kernel = 6}, {1, 9, 5}) ==
+        "layer 'c': a window of 6 does not fit an input of 5 with padding 0");
+  CHECK(conv({.out_channels = 1, .kernel = 1}) == "accepted");
+  CHECK(conv({.out_channels = 1, .kernel = 0}) == positive);
+  CHECK(conv({.out_channels = 1, .stride = 0}) == positive);
+  CHECK(conv({.out_channels = 1, .padding = -1}) == positive);
+  CHECK(conv({.out_channels = 0}) == "layer 'c': out_channels must be positive");
+  CHECK(conv({.out_channels = 1}, {7}) == "layer 'c': a convolution requires an input of (C, H, W), not (7,)");
+  const auto norm = [](const BatchNorm2d& options, const Shape& input = {2, 5, 9}) {
+    return refusal([&](ModelBuilder& m) { m.batch_norm2d("n", m.input(), options); }, input);
+  };
+  CHECK(norm({}, {7}) == "layer 'n': batch normalisation requires an input of (C, H, W), not (7,)");
+  CHECK(norm({.eps = 0}) == "layer 'n': eps must be positive");
+  CHECK(norm({.eps = std::nan("")}) == "layer 'n': eps must be positive");
+  for (const double momentum : {0.0, 1.0}) CHECK(norm({.momentum = momentum}) == "accepted");
+  for (const double momentum : {-0.001, 1.001, std::nan("")})
+    CHECK(norm({.momentum = momentum}) == "layer 'n': momentum must lie in [0, 1]");
+}
+
+TEST_CASE("pools, dropouts, linear layers and additions that do not fit are rejected by the name of the layer") {
+  const auto largest = [](const MaxPool2d& options, const Shape& input = {2, 5, 9}) {
+    return refusal([&](ModelBuilder& m) { m.max_pool2d(m.input(), options); }, input);
+  };
+  const auto mean = [](const AvgPool2d& options, const Shape& input = {2, 5, 9}) {
+    return refusal([&](ModelBuilder& m) { m.avg_pool2d(m.input(), options); }, input);
+  };
+  CHECK(largest({.kernel = 15}, {1, 15, 15}) == "accepted");
+  CHECK(largest({.kernel = 16}, {1, 16, 16}) == "layer 'max_pool2d': the kernel must be at most 15");
+  CHECK(largest({.kernel = 2, .padding = 1}) == "accepted");
+  CHECK(largest({.kernel = 3, .padding = 2}) == "layer 'max_pool2d': padding must be at most half the kernel");
+  CHECK(largest({.kernel = 6}) == "layer 'max_pool2d': a window of 6 does not fit an input of 5 with padding 0");
+  CHECK(largest({}, {7}) == "layer 'max_pool2d': requires an input of (C, H, W), not (7,)");
+  CHECK(mean({.kernel = 16}, {1, 16, 16}) == "accepted");
+  CHECK(mean({.kernel = 3, .padding = 2}) == "layer 'avg_pool2d': padding must be at most half the kernel");
+  CHECK(mean({}, {7}) == "layer 'avg_pool2d': requires an input of (C, H, W), not (7,)");
+  CHECK(refusal([](ModelBuilder& m) { m.global_avg_pool2d(m.input()); }, {7}) ==
+        "layer 'global_avg_pool2d': requires an input of (C, H, W), not (7,)");
+  const auto dropout = [](float p) { return refusal([&](ModelBuilder& m) { m.dropout("d", m.input(), p); }); };
+  CHECK(dropout(0) == "accepted");
+  for (const float p : {-0.1f, 1.0f, std::nanf("")}) CHECK(dropout(p) == "layer 'd': p must lie in [0, 1)");
+  const auto linear = [](std::int64_t features, const Shape& input) {
+    return refusal([&](ModelBuilder& m) { m.linear("l", m.input(), {.out_features = features}); }, input);
+  };
+  CHECK(linear(1, {7}) == "accepted");
+  CHECK(linear(0, {7}) == "layer 'l': out_features must be positive");
+  CHECK(linear(1, {2, 5, 9}) ==
+        "layer 'l': a linear layer requires an input of (features), not (2, 5, 9); flatten first");
+  CHECK(refusal([](ModelBuilder& m) { m.add(m.input(), m.input()); }) == "layer 'add': requires two different nodes");
+  CHECK(refusal([](ModelBuilder& m) { m.add(m.input(), m.flatten(m.input())); }) ==
+        "layer 'add': requires two tensors of one shape, not (2, 5, 9) and (90,)");
+}
+
+TEST_CASE("a model builder rejects repeated names, missing nodes, another output and an input without elements") {
+  CHECK(refusal([](ModelBuilder& m) { m.dropout("d", m.dropout("d", m.input(), 0), 0); }) ==
+        "layer 'd': the name is used twice");
+  CHECK(refusal([](ModelBuilder& m) { m.dropout("input", m.input(), 0); }) == "layer 'input': the name is used twice");
+  CHECK(refusal([](ModelBuilder& m) { m.relu({1}); }) == "layer 'relu': reads a node that does not exist");
+  CHECK(refusal([](ModelBuilder& m) { m.flatten({-1}); }) == "layer 'flatten': reads a node that does not exist");
+  CHECK(refusal([](ModelBuilder& m) { m.relu(m.input()), m.build(m.input()); }) ==
+        "layer 'output': must be the node that was added last");
+  CHECK(refusal([](ModelBuilder& m) { m.build({1}); }) == "layer 'output': must be the node that was added last");
+  for (const Shape& input : {Shape{}, Shape{2, 3}, Shape{1, 2, 3, 4}, Shape{0}, Shape{1, 0, 3}})
+    CHECK(refusal([](ModelBuilder&) {}, input) ==
+          "layer 'input': must be (C, H, W) or (features) without empty dimensions, not " + to_string(input));
+  CHECK(refusal([](ModelBuilder&) {}, {7}) == "accepted");
+}
+
+TEST_CASE("the built-in models have their registered names, and an mlp has any number of hidden layers") {
+  for (const models::Entry& entry : models::registry()) {
+    INFO(entry.name);
+    const Shape input = entry.name == "mnist_convnet" ? Shape{1, 28, 28} : Shape{3, 32, 32};
+    const Model model = entry.make(input, 6);
+    CHECK(model.name() == entry.name);
+    CHECK(model.input() == input);
+    CHECK(model.output() == Shape{6});
+    CHECK_FALSE(entry.summary.empty());
+  }
+  const Model deep = models::mlp({.input = {5}, .hidden = {4, 3}, .classes = 2});
+  CHECK(parameter_names(deep) ==
+        std::vector<std::string>{"fc1.weight", "fc1.bias", "fc2.weight", "fc2.bias", "fc3.weight", "fc3.bias"});
+  CHECK(deep.layers().size() == 6);  // a flat input needs no layer that flattens it
+  CHECK(deep.parameter_count() == 5 * 4 + 4 + 4 * 3 + 3 + 3 * 2 + 2);
+  CHECK(models::mlp({.input = {5}, .hidden = {}, .classes = 2}).layers().size() == 2);
+}
+
+TEST_CASE("the stem of a residual network follows the option, or else the height of the image") {
+  using Stem = models::ResnetOptions::Stem;
+  const auto first = [](Stem stem, const Shape& input) {
+    const Model model = models::resnet18({.input = input, .stem = stem, .width = 4});
+    return std::get<Conv2d>(model.layers()[1].kind).kernel;
+  };
+  CHECK(first(Stem::imagenet, {3, 32, 32}) == 7);
+  CHECK(first(Stem::cifar, {3, 64, 64}) == 3);
+  CHECK(first(Stem::by_size, {3, 64, 32}) == 7);
+  CHECK(first(Stem::by_size, {3, 63, 99}) == 3);
+}
+
+TEST_CASE("a model that does not exist, or does not fit the images, is rejected with the choices") {
+  CHECK_THROWS_WITH(models::find("resnet"),
+                    "model 'resnet' does not exist; choose one of mnist_convnet, resnet18, resnet34, resnet50, "
+                    "resnet101, resnet152, mlp");
+  CHECK_THROWS_WITH(models::find("mnist_convnet").make({3, 28, 28}, 10),
+                    "model 'mnist_convnet' requires images of (1, 28, 28), not (3, 28, 28); choose another model or "
+                    "data set");
+  CHECK_THROWS_WITH(models::find("resnet18").make({7}, 10), Catch::Contains("requires an input of (C, H, W)"));
+}

@@ -1,0 +1,151 @@
+// The report of dp_bench step.
+#include "apps/dp_bench/step.h"
+#include "bench/shown_table.h"
+#include "support/catch.h"
+
+using namespace dp_bench;
+using dp::test::shown_table;
+using Facts = std::vector<std::pair<std::string, std::string>>;
+using Lines = std::vector<std::string>;
+
+namespace {
+
+Measured measured(const std::string& key, std::vector<double> seconds, const std::string& group = "dp",
+                  int devices = 1) {
+  Measured one;
+  one.spec.key = key;
+  one.spec.title = "title of " + key;
+  one.spec.group = group;
+  one.spec.devices = devices;
+  one.seconds_per_step = std::move(seconds);
+  one.parameter_bytes = 1e6;
+  one.bytes_per_device = 3 << 20;
+  one.reduce = "master";
+  return one;
+}
+
+StepResult small() {
+  StepResult result;
+  result.options.network = {"mlp", {1, 6, 7}, 10};
+  result.options.replicas = 2;
+  result.options.threads = 4;
+  result.options.rounds = 3;
+  result.options.seconds = 1.25;
+  result.options.batches = 5;
+  return result;
+}
+
+// Whether the ratio of ddp and dp-sharded over these rounds meets the goal of 1.
+std::string met(const std::vector<double>& ratios) {
+  StepResult result = small();
+  result.options.goals = true;
+  result.variants = {measured("dp-sharded", std::vector<double>(ratios.size(), 1.0)), measured("ddp", ratios)};
+  return std::get<std::string>(step_report(result).sections.at(1).rows.at(0).cells.at(5));
+}
+
+}  // namespace
+
+TEST_CASE("step report: times in ms, throughput, memory, the bytes that the reduction sends, and the reason of a gap") {
+  StepResult result = small();
+  result.variants = {measured("dp-master", {0.010, 0.012, 0.011}, "dp", 4), measured("ddp", {0.022}, "ddp", 4),
+                     measured("torch", {}, "pytorch")};
+  result.variants.back().note = "PyTorch is not installed";
+  Report report = step_report(result);
+  CHECK(report.command == "step");
+  REQUIRE(report.sections.size() == 1);
+  const Section& section = report.sections[0];
+  CHECK(section.key == "variants");
+  CHECK(section.title == "Training steps");
+  CHECK_THAT(section.text, Catch::StartsWith("ms/step: median of the rounds, with quartiles, minimum and maximum."));
+  CHECK(shown_table(section) ==
+        Lines{"variant ms_per_step ms_q1 ms_q3 ms_min ms_max images_per_second mib_per_device mb_sent mb_sent_by_one "
+              "key",
+              "variant | ms/step | quartile | quartile | min | max | img/s | MiB/device | MB sent/step | by busiest | "
+              "key",
+              "title of dp-master | 11.00 | 10.50 | 11.50 | 10.00 | 12.00 | 5818 | 3 | 6.00 | 3.00 | dp-master",
+              "title of ddp | 22.00 | 22.00 | 22.00 | 22.00 | 22.00 | 2909 | 3 | 6.00 | 1.50 | ddp",
+              "title of torch | - | - | - | - | - | - | - | - | - | torch | not run: PyTorch is not installed"});
+  CHECK(section.rows[0].samples == std::vector<double>{0.010, 0.012, 0.011});
+  REQUIRE(section.bars);
+  CHECK(section.bars->value == 1);
+  CHECK(section.bars->low == std::size_t{2});
+  CHECK(section.bars->high == std::size_t{3});
+  result.options.inference = true;
+  CHECK(step_report(result).sections.at(0).title == "Evaluations");
+}
+
+TEST_CASE("step report: every time ratio has its goal, on CPUs and on GPUs, and the faster memory format counts") {
+  StepResult result = small();
+  for (const auto& [key, seconds] : std::vector<std::pair<std::string, double>>{{"plan", 0.010},
+                                                                                {"dp1", 0.010},
+                                                                                {"dp-sharded", 0.008},
+                                                                                {"dp-virtual", 0.0125},
+                                                                                {"ddp", 0.009},
+                                                                                {"dp", 0.009},
+                                                                                {"torch", 0.014},
+                                                                                {"torch-cl", 0.0135},
+                                                                                {"torch-compiled", 0.0105},
+                                                                                {"torch-dp", 0.010},
+                                                                                {"torch-ddp", 0.0088},
+                                                                                {"torch-ddp-cl", 0.0092}})
+    result.variants.push_back(measured(key, {seconds}));
+  const auto row = [](const std::string& theirs, const std::string& ours, const std::string& ratio) {
+    return "title of " + theirs + " / title of " + ours + " | " + ratio + " | " + ratio + " | " + ratio;
+  };
+  CHECK(step_report(result).sections.at(1).key == "ratios");
+  CHECK(step_report(result).sections.at(1).title == "Time ratios");
+  CHECK(shown_table(step_report(result).sections.at(1)) ==
+        Lines{"ratio_of ratio low high", "ratio of | ratio | from | to", row("plan", "dp1", "1.000"),
+              row("dp1", "dp-sharded", "1.250"), row("ddp", "dp-sharded", "1.125"), row("dp1", "dp-virtual", "0.800"),
+              row("torch-cl", "dp1", "1.350"), row("torch-compiled", "dp1", "1.050"),
+              row("torch-dp", "dp-sharded", "1.250"), row("torch-ddp", "dp-sharded", "1.100"),
+              row("torch-ddp", "ddp", "0.978"), row("dp1", "dp", "1.111"), row("torch-cl", "dp", "1.500")});
+  result.options.goals = true;
+  for (const bool gpu : {false, true}) {
+    result.options.gpus = gpu ? "0" : "";
+    CHECK(shown_table(step_report(result).sections.at(1)) ==
+          Lines{"ratio_of ratio low high goal met", "ratio of | ratio | from | to | goal: at least | met",
+                row("plan", "dp1", "1.000") + " | 0.990 | yes", row("dp1", "dp-sharded", "1.250") + " | 0.952 | yes",
+                row("ddp", "dp-sharded", "1.125") + " | 1.000 | yes",
+                row("dp1", "dp-virtual", "0.800") + " | 0.935 | no",
+                row("torch-cl", "dp1", "1.350") + (gpu ? " | 1.400 | no" : " | 1.300 | yes"),
+                row("torch-compiled", "dp1", "1.050") + (gpu ? " | 1.100 | no" : " | 1.000 | yes"),
+                row("torch-dp", "dp-sharded", "1.250") + " | 1.150 | yes",
+                row("torch-ddp", "dp-sharded", "1.100") + " | 1.150 | no",
+                row("torch-ddp", "ddp", "0.978") + " | 1.150 | no", row("dp1", "dp", "1.111") + " | 1.000 | yes",
+                row("torch-cl", "dp", "1.500") + " | 1.300 | yes"});
+  }
+}
+
+TEST_CASE("step report: if a goal is inside the interval, the median decides and the text says so") {
+  CHECK(met({1.0, 1.1, 1.2}) == "yes");
+  CHECK(met({0.9, 1.0, 1.2}) == "yes, by the median");
+  CHECK(met({0.8, 0.9, 1.0}) == "no, by the median");
+  CHECK(met({0.7, 0.8, 0.9}) == "no");
+}
+
+TEST_CASE("step report: title and facts have the network, the devices and the slices, and a warning above 0.05 cores") {
+  StepResult result = small();
+  result.facts = {{"versions", "a 1"}, {"others_cores", "0.051"}, {"idle_programs_cores", "0.9"}};
+  result.variants = {measured("dp1", {1})};
+  Facts facts{{"rounds", "3, interleaved: one slice per variant"},
+              {"slice", "about 1.25 s"},
+              {"batches", "5 distinct, used cyclically"},
+              {"versions", "a 1"},
+              {"others_cores", "0.051"},
+              {"idle_programs_cores", "0.9"},
+              {"warning", "other processes used 0.051 cores: the results are not reliable"}};
+  CHECK(step_report(result).facts == facts);
+  CHECK(step_report(result).title == "mlp on 1x6x7, 10 classes, batch 64, 2 CPU replicas, 4 threads in total");
+  result.options.steps = 7;
+  result.options.replicas = result.options.threads = 1;
+  result.options.inference = true;
+  result.facts[1].second = facts[4].second = "0.050";
+  facts[1].second = "7 steps";
+  facts.pop_back();
+  CHECK(facts_of(result) == facts);
+  CHECK(step_report(result).title ==
+        "mlp on 1x6x7, 10 classes, batch 64, evaluation, 1 CPU replica, 1 thread in total");
+  result.options.gpus = "0,1";
+  CHECK(step_report(result).title == "mlp on 1x6x7, 10 classes, batch 64, evaluation, GPUs 0,1");
+}

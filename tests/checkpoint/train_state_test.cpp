@@ -1,0 +1,128 @@
+// state.json: its text, its required and optional fields, and the limits of each.
+#include "engine/checkpoint/train_state.h"
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "checkpoint/files_support.h"
+#include "support/catch.h"
+
+using namespace dp::test;
+using nlohmann::json;
+
+namespace {
+
+dp::TrainState full_state() {
+  return {.model = "m",
+          .dataset = "d",
+          .step = 5,
+          .epoch = 2,
+          .batch_in_epoch = 3,
+          .seed = ~std::uint64_t{0},
+          .global_batch = 64,
+          .best_top1 = 12.5,
+          .config = "{\"lr\": 0.1}",
+          .loss_scale = dp::LossScale{8, 4294967295u},
+          .skipped = 1,
+          .since_best = 4};
+}
+
+dp::TrainState parsed(const std::string& text) {
+  dp::MemorySource source("s", std::as_bytes(std::span(text)));
+  return dp::read_train_state(source);
+}
+
+std::string refusal(const std::string& text) {
+  const Outcome outcome = outcome_of([&] { parsed(text); });
+  CHECK(outcome.code == (outcome.text.empty() ? 0 : 3));
+  return outcome.text;
+}
+
+// The full state with another value of one field.
+std::string with(const std::string& key, const json& value) {
+  json state = json::parse(dp::to_json(full_state()));
+  state[key] = value;
+  return state.dump();
+}
+
+}  // namespace
+
+TEST_CASE("a training state has the documented text and is read back") {
+  const std::string text = R"({
+  "model": "m",
+  "dataset": "d",
+  "step": 5,
+  "skipped": 1,
+  "epoch": 2,
+  "batch_in_epoch": 3,
+  "seed": 18446744073709551615,
+  "global_batch": 64,
+  "best_top1": 12.5,
+  "since_best": 4,
+  "config": "{\"lr\": 0.1}",
+  "loss_scale": 8.0,
+  "loss_scale_steps": 4294967295
+}
+)";
+  CHECK(dp::to_json(full_state()) == text);
+  const dp::TrainState state = parsed(text);
+  CHECK((state.model == "m" && state.dataset == "d" && state.step == 5 && state.skipped == 1 && state.epoch == 2));
+  CHECK((state.batch_in_epoch == 3 && state.seed == ~std::uint64_t{0} && state.global_batch == 64));
+  CHECK((state.best_top1 == 12.5 && state.since_best == 4 && state.config == "{\"lr\": 0.1}"));
+  REQUIRE(state.loss_scale.has_value());
+  CHECK((state.loss_scale->scale == 8 && state.loss_scale->good_steps == 4294967295u));
+  dp::TrainState plain = full_state();
+  plain.loss_scale.reset(), plain.best_top1 = std::numeric_limits<double>::infinity();
+  CHECK(dp::to_json(plain).find("loss_scale") == std::string::npos);
+  CHECK(parsed(dp::to_json(plain)).best_top1 == -1);
+  CHECK_FALSE(parsed(dp::to_json(plain)).loss_scale.has_value());
+}
+
+TEST_CASE("a state of an earlier version lacks what later versions added, and every other field is required") {
+  const json whole = json::parse(dp::to_json(full_state()));
+  json older = whole;
+  for (const char* added : {"skipped", "since_best", "loss_scale", "loss_scale_steps"}) older.erase(added);
+  const dp::TrainState state = parsed(older.dump());
+  CHECK((state.step == 5 && state.skipped == 0 && state.since_best == 0 && !state.loss_scale.has_value()));
+  for (const char* key : {"model", "dataset", "step", "epoch", "batch_in_epoch", "seed", "global_batch", "best_top1",
+                          "config", "loss_scale_steps"}) {
+    json fewer = whole;
+    fewer.erase(key);
+    CHECK(refusal(fewer.dump()) == std::string("s: has no '") + key + "'");
+  }
+}
+
+TEST_CASE("each field of a state is refused beyond its limits") {
+  for (const std::string key : {"model", "dataset", "config"})
+    CHECK(refusal(with(key, 7)) == "s: '" + key + "' is not a string");
+  constexpr std::uint64_t kLimit = std::uint64_t{1} << 53;
+  for (const std::string key : {"step", "skipped", "epoch", "batch_in_epoch", "global_batch", "since_best"}) {
+    for (const json& wrong : {json(-1), json(1.5), json("1"), json(nullptr)})
+      CHECK(refusal(with(key, wrong)) == "s: '" + key + "' is not a whole number of at least 0");
+    CHECK(refusal(with(key, kLimit)) == "s: '" + key + "' is not below 2^53");
+    CHECK(refusal(with(key, kLimit - 1)).empty());
+    CHECK(refusal(with(key, 0)).empty());
+  }
+  CHECK(parsed(with("step", kLimit - 1)).step == static_cast<std::int64_t>(kLimit - 1));
+  CHECK(refusal(with("seed", -1)) == "s: 'seed' is not a whole number of at least 0");
+  CHECK(refusal(with("loss_scale_steps", 4294967296u)) == "s: 'loss_scale_steps' is not below 2^32");
+  for (const double scale : {0.0, -2.0, 1e-40, 1e39})
+    CHECK(refusal(with("loss_scale", scale)) == "s: 'loss_scale' is not a positive float32 number");
+  CHECK(parsed(with("loss_scale", 0x1p-126)).loss_scale->scale == 0x1p-126f);
+  CHECK(refusal(with("best_top1", "7")) == "s: 'best_top1' is not a number");
+  CHECK(parsed(with("best_top1", 3)).best_top1 == 3);
+  CHECK(parsed(with("config", "")).config.empty());
+  CHECK(parsed(with("config", "{}")).config == "{}");
+  CHECK(refusal(with("config", "[1]")) == "s: 'config': is not a JSON object");
+  CHECK(refusal(with("config", "{")) == "s: 'config': is not valid JSON; it is damaged");
+}
+
+TEST_CASE("a state has at most 1 MiB and no zero byte") {
+  std::string text = dp::to_json(full_state());
+  text.resize(1 << 20, ' ');
+  CHECK(parsed(text).step == 5);
+  CHECK(refusal(text + " ") == "s: has 1048577 bytes, but at most 1048576 are expected");
+  text.back() = '\0';
+  CHECK(refusal(text) == "s: contains zero bytes; it is damaged");
+}

@@ -1,0 +1,207 @@
+// Nodes, neighbours of normalisations and the table of normalisations, field by field.
+#include "engine/plan/fusion.h"
+
+#include "dp/error.h"
+#include "engine/plan/norm_fusion.h"
+#include "engine/plan/norms.h"
+#include "engine/plan/plan.h"
+#include "support/catch.h"
+
+using namespace dp;
+using namespace dp::engine;
+
+namespace {
+
+std::string text_of(const kernels::Window& window) {
+  return std::to_string(window.kernel) + "," + std::to_string(window.stride) + "," + std::to_string(window.padding);
+}
+
+// "conv1+relu: conv -1, (2, 8, 8) to (3, 4, 4), relu, window 3,2,1, weight 0, bias 1, layer 1"
+std::string text_of(const Node& node) {
+  static constexpr const char* kKinds[] = {"conv", "linear", "norm", "add", "max_pool", "avg_pool", "relu", "dropout"};
+  std::string text = node.name + ": " + kKinds[static_cast<std::size_t>(node.kind)];
+  for (const int input : node.inputs) text += " " + std::to_string(input);
+  text += ", " + to_string(node.input) + " to " + to_string(node.output);
+  if (node.relu) text += ", relu";
+  const bool pool = node.kind == NodeKind::max_pool || node.kind == NodeKind::avg_pool;
+  if ((pool && !node.global) || node.kind == NodeKind::conv) text += ", window " + text_of(node.window);
+  if (node.global) text += ", global";
+  if (node.dropout)
+    text += ", dropout " + std::to_string(static_cast<int>(100 * node.dropout->p)) + " % of layer " +
+            std::to_string(node.dropout->layer);
+  if (node.weight >= 0) text += ", weight " + std::to_string(node.weight);
+  if (node.bias >= 0) text += ", bias " + std::to_string(node.bias);
+  if (node.norm >= 0) text += ", norm " + std::to_string(node.norm);
+  if (node.layer >= 0) text += ", layer " + std::to_string(node.layer);
+  return text;
+}
+
+std::vector<std::string> nodes_of(const Model& model, bool dropout) {
+  std::vector<std::string> all;
+  for (const Node& node : fuse(model, dropout)) all.push_back(text_of(node));
+  return all;
+}
+
+Model every_layer(float p) {
+  ModelBuilder m("every_layer", Shape{2, 8, 8});
+  const auto first = m.relu(m.conv2d("conv1", m.input(), {.out_channels = 3, .kernel = 3, .stride = 2, .padding = 1}));
+  auto x = m.batch_norm2d("bn2", m.conv2d("conv2", first, {.out_channels = 3, .kernel = 1, .bias = false}));
+  x = m.relu(m.add(x, first));
+  x = m.relu(m.avg_pool2d(x, {.kernel = 3, .stride = 2, .padding = 1}));
+  x = m.max_pool2d(m.relu(m.dropout("drop1", x, p)), {.kernel = 2, .stride = 1});
+  x = m.flatten(m.global_avg_pool2d(m.dropout("drop2", x, 0.5f)));
+  const auto left = m.linear("left", x, {.out_features = 4, .bias = false});
+  return m.build(m.add(left, m.linear("right", x, {.out_features = 4})));
+}
+
+std::string refusal(const Model& model) {
+  try {
+    fuse(model, true);
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::usage);
+    return error.what();
+  }
+  return "";
+}
+
+// Of each node: moments, gradient, reader, normalizes, folds.
+std::vector<std::vector<int>> neighbours_of(const Model& model, bool adjacent) {
+  std::vector<std::vector<int>> all;
+  for (const NormNeighbours& own : norm_neighbours(fuse(model, true), adjacent))
+    all.push_back({own.moments, own.gradient, own.reader, own.normalizes, own.folds});
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("fusion: every field of every kind of node") {
+  std::vector<std::string> expected{
+      "conv1+relu: conv -1, (2, 8, 8) to (3, 4, 4), relu, window 3,2,1, weight 0, bias 1, layer 1",
+      "conv2: conv 0, (3, 4, 4) to (3, 4, 4), window 1,1,0, weight 2, layer 3",
+      "bn2+add+relu: norm 1 0, (3, 4, 4) to (3, 4, 4), relu, weight 3, bias 4, norm 0, layer 4",
+      "avg_pool: avg_pool 2, (3, 4, 4) to (3, 2, 2), window 3,2,1",
+      "relu: relu 3, (3, 2, 2) to (3, 2, 2)",
+      "drop1: dropout 4, (3, 2, 2) to (3, 2, 2), dropout 25 % of layer 9",
+      "relu+max_pool+drop2: max_pool 5, (3, 2, 2) to (3, 1, 1), relu, window 2,1,0, dropout 50 % of layer 12",
+      "avg_pool: avg_pool 6, (3, 1, 1) to (3, 1, 1), global",
+      "left: linear 7, (3, 1, 1) to (4,), weight 5, layer 15",
+      "right: linear 7, (3, 1, 1) to (4,), weight 6, bias 7, layer 16",
+      "add: add 8 9, (4,) to (4,)"};
+  CHECK(nodes_of(every_layer(0.25f), true) == expected);
+
+  // A dropout with p = 0 does nothing. Later nodes move up.
+  expected.erase(expected.begin() + 5);
+  expected[5] = "relu+max_pool+drop2: max_pool 4, (3, 2, 2) to (3, 1, 1), relu, window 2,1,0, dropout 50 % of layer 12";
+  expected[6] = "avg_pool: avg_pool 5, (3, 1, 1) to (3, 1, 1), global";
+  expected[7] = "left: linear 6, (3, 1, 1) to (4,), weight 5, layer 15";
+  expected[8] = "right: linear 6, (3, 1, 1) to (4,), weight 6, bias 7, layer 16";
+  expected[9] = "add: add 7 8, (4,) to (4,)";
+  CHECK(nodes_of(every_layer(0), true) == expected);
+  expected[5] = "relu+max_pool: max_pool 4, (3, 2, 2) to (3, 1, 1), relu, window 2,1,0";
+  CHECK(nodes_of(every_layer(0.25f), false) == expected);
+}
+
+TEST_CASE("fusion: a model that computes nothing, and a layer without a reader, are rejected") {
+  ModelBuilder empty("empty", Shape{6});
+  CHECK(refusal(empty.build(empty.dropout("drop", empty.flatten(empty.input()), 0))) ==
+        "model 'empty' has no layer that computes anything");
+  ModelBuilder m("loose", Shape{2, 4, 4});
+  m.conv2d("unread", m.input(), {.out_channels = 2, .kernel = 1});
+  CHECK(refusal(m.build(m.linear("fc", m.flatten(m.input()), {.out_features = 3}))) ==
+        "nothing reads layer 'unread' of model 'loose'; remove it, or connect it");
+}
+
+TEST_CASE("norm fusion: biases, ReLUs and several readers limit what a convolution computes") {
+  ModelBuilder m("neighbours", Shape{2, 4, 4});
+  const auto conv = [&](const std::string& name, ModelBuilder::Node x, bool bias) {
+    return m.conv2d(name, x, {.out_channels = 3, .kernel = 1, .bias = bias});
+  };
+  auto x = m.relu(m.batch_norm2d("bn0", conv("conv0", m.input(), true)));
+  x = m.batch_norm2d("bn1", m.relu(conv("conv1", x, true)));
+  const auto left = conv("left", x, false), right = conv("right", x, false);
+  const auto a = m.batch_norm2d("bn2", left), b = m.batch_norm2d("bn3", right), c = m.relu(a), d = m.relu(b);
+  x = m.add(c, d);
+  const Model model = m.build(m.linear("fc", m.flatten(m.global_avg_pool2d(x)), {.out_features = 2}));
+  std::vector<std::vector<int>> expected{
+      {-1, -1, -1, -1, 1},   // conv0 has a bias: it folds bn0, and computes no moments
+      {-1, 2, -1, -1, -1},   // bn0; conv1 has a bias and a ReLU, hence it does not normalise its input
+      {-1, -1, -1, -1, -1},  // conv1+relu
+      {-1, 4, -1, -1, -1},   // bn1, after a ReLU; two convolutions read it
+      {-1, -1, -1, 6, 6},    // left
+      {-1, -1, -1, 7, 7},    // right
+      {4, -1, -1, -1, -1},   // bn2
+      {5, -1, -1, -1, -1},   // bn3
+      {-1, -1, -1, -1, -1}, {-1, -1, -1, -1, -1}, {-1, -1, -1, -1, -1}};
+  CHECK(neighbours_of(model, false) == expected);
+  for (const std::size_t branch : {4, 5}) {  // the convolutions are not next to their normalisations
+    expected[branch][3] = -1;
+    expected[branch + 2][0] = -1;
+  }
+  CHECK(neighbours_of(model, true) == expected);
+}
+
+TEST_CASE("norm fusion: a normalisation that three layers read stays separate") {
+  ModelBuilder m("three_readers", Shape{2, 4, 4});
+  const auto conv = [&](const std::string& name, ModelBuilder::Node x) {
+    return m.conv2d(name, x, {.out_channels = 3, .kernel = 1, .bias = false});
+  };
+  const auto x = m.relu(m.batch_norm2d("bn", conv("conv", m.input())));
+  const auto sum = m.add(m.add(conv("a", x), conv("b", x)), conv("c", x));
+  const Model model = m.build(m.linear("fc", m.flatten(m.global_avg_pool2d(sum)), {.out_features = 2}));
+  CHECK(neighbours_of(model, false)[1] == std::vector<int>{0, -1, -1, -1, -1});
+}
+
+TEST_CASE("norms: every field of the table, and the gathers of several shards") {
+  ModelBuilder m("norms", Shape{2, 4, 4});
+  auto x = m.conv2d("conv1", m.input(), {.out_channels = 3, .kernel = 1});
+  x = m.batch_norm2d("bn1", x, {.eps = 1e-3, .momentum = 0.2});
+  x = m.batch_norm2d("bn2", m.conv2d("conv2", x, {.out_channels = 20, .kernel = 2}), {.eps = 1e-4, .momentum = 0.3});
+  const NormTable table(m.build(m.linear("fc", m.flatten(x), {.out_features = 2})));
+  REQUIRE(table.count() == 2);
+  CHECK(table.buffer_size() == 96);
+  CHECK(table.moments_bytes() == 752);
+  CHECK(table.of_one_cell() == nullptr);
+
+  const Norm &first = table.norm(0), &second = table.norm(1);
+  CHECK(first.name == "bn1");
+  CHECK(first.layer == 2);
+  CHECK(first.channels == 3);
+  CHECK(first.cells == 16);
+  CHECK(first.eps == 1e-3);
+  CHECK(first.momentum == 0.2);
+  CHECK(first.mean == 0);
+  CHECK(first.variance == 16);
+  CHECK(first.moments == 0);
+  CHECK(first.sums == 56);
+  CHECK(first.moments_bytes() == 56);
+  CHECK(first.sums_bytes() == 48);
+  CHECK(second.name == "bn2");
+  CHECK(second.layer == 4);
+  CHECK(second.channels == 20);
+  CHECK(second.cells == 9);
+  CHECK(second.eps == 1e-4);
+  CHECK(second.momentum == 0.3);
+  CHECK(second.mean == 32);
+  CHECK(second.variance == 64);
+  CHECK(second.moments == 104);
+  CHECK(second.sums == 432);
+  CHECK(second.moments_bytes() == 328);
+  CHECK(second.sums_bytes() == 320);
+
+  const auto numbers = [](const std::vector<Gather>& gathers) {
+    std::vector<std::size_t> all;
+    for (const Gather& gather : gathers) all.insert(all.end(), {gather.offset, gather.part_bytes});
+    return all;
+  };
+  CHECK(numbers(forward_gathers(table, 3)) == std::vector<std::size_t>{0, 56, 312, 328});
+  CHECK(numbers(backward_gathers(table, 3)) == std::vector<std::size_t>{1296, 320, 168, 48});
+}
+
+TEST_CASE("norms: the first normalisation with one value per image is found") {
+  ModelBuilder m("one_cell", Shape{2, 4, 4});
+  auto x = m.batch_norm2d("large", m.conv2d("conv", m.input(), {.out_channels = 3}));
+  x = m.batch_norm2d("second", m.batch_norm2d("first", m.global_avg_pool2d(x)));
+  const NormTable table(m.build(m.linear("fc", m.flatten(x), {.out_features = 2})));
+  REQUIRE(table.of_one_cell() != nullptr);
+  CHECK(table.of_one_cell()->name == "first");
+}

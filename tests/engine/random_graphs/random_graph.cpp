@@ -1,0 +1,191 @@
+#include "engine/random_graphs/random_graph.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "dp/random.h"
+
+namespace dp::test {
+namespace {
+
+constexpr std::int64_t kClasses = 3;
+
+class GraphWriter {
+ public:
+  explicit GraphWriter(std::uint64_t seed)
+      : random_(seed, RandomUse::synthetic, 17),
+        input_{one_of<std::int64_t>({1, 2, 3}), one_of<std::int64_t>({3, 4, 5, 6}), one_of<std::int64_t>({3, 4, 5, 6})},
+        m_("graph" + std::to_string(seed), input_) {
+    places_.push_back({m_.input(), input_});
+  }
+
+  Model write() {
+    for (int layers = 3 + static_cast<int>(random_.below(8)); layers > 0; --layers) append_layer();
+    return join_unread();
+  }
+
+ private:
+  struct Place {
+    ModelBuilder::Node node;
+    Shape shape;
+    bool read = false;
+  };
+
+  template <typename T>
+  T one_of(const std::vector<T>& choices) {
+    return choices[random_.below(static_cast<std::uint32_t>(choices.size()))];
+  }
+  bool chance(float p) { return random_.uniform() < p; }
+  std::string name(const char* kind) { return kind + std::to_string(++names_); }
+
+  // Usually the newest tensor, so that layers form chains; sometimes an older one, which then has several readers.
+  Place& pick() {
+    return chance(0.6f) ? places_.back() : places_[random_.below(static_cast<std::uint32_t>(places_.size()))];
+  }
+  void put(ModelBuilder::Node node, const Shape& shape) { places_.push_back({node, shape}); }
+  Place read_newest() {
+    places_.back().read = true;
+    return places_.back();
+  }
+
+  void append_layer() {
+    if (chance(0.3f) && append_add()) return;
+    Place& x = pick();
+    x.read = true;
+    const Place from = x;  // a copy: places_ grows
+    from.shape.rank() == 3 ? append_to_map(from) : append_to_row(from);
+  }
+
+  bool append_add() {
+    std::vector<std::pair<std::size_t, std::size_t>> pairs;
+    for (std::size_t a = 0; a < places_.size(); ++a)
+      for (std::size_t b = 0; b < places_.size(); ++b)
+        if (a != b && places_[a].shape == places_[b].shape) pairs.emplace_back(a, b);
+    if (pairs.empty()) return false;
+    const auto [a, b] = one_of(pairs);
+    places_[a].read = places_[b].read = true;
+    put(m_.add(places_[a].node, places_[b].node), places_[a].shape);
+    return true;
+  }
+
+  void append_to_map(const Place& x) {
+    switch (random_.below(13)) {
+      case 0:
+      case 1:
+      case 2: return append_conv(x);
+      case 3:
+      case 4: return append_norm(x);
+      case 5:
+      case 6: return append_relu(x);
+      case 7: return append_pool(x, true);
+      case 8: return append_pool(x, false);
+      case 9: return append_dropout(x);
+      case 10:
+      case 11:
+        put(m_.flatten(x.node), Shape{x.shape.numel()});
+        return chance(0.5f) ? append_linear(read_newest()) : void();
+      default: return put(m_.global_avg_pool2d(x.node), Shape{x.shape[0], 1, 1});
+    }
+  }
+
+  void append_to_row(const Place& x) {
+    switch (random_.below(4)) {
+      case 0: return append_relu(x);
+      case 1: return append_dropout(x);
+      default: return append_linear(x);
+    }
+  }
+
+  void append_relu(const Place& x) { put(m_.relu(x.node), x.shape); }
+  void append_dropout(const Place& x) {
+    put(m_.dropout(name("dropout"), x.node, one_of<float>({0, 0.5f, 0.5f, 0.75f})), x.shape);
+  }
+
+  // Often adds layers that fuse with the linear layer.
+  void append_linear(const Place& x) {
+    const std::int64_t features = one_of<std::int64_t>({kClasses, 4, x.shape[0]});
+    put(m_.linear(name("fc"), x.node, {.out_features = features, .bias = chance(0.7f)}), Shape{features});
+    if (!chance(0.5f)) return;
+    append_relu(read_newest());
+    if (chance(0.5f)) append_dropout(read_newest());
+    if (chance(0.5f)) append_add_to_newest();
+  }
+
+  void append_norm(const Place& x) {
+    // A large eps for few values: they may be nearly equal, and normalising them would magnify float32 rounding.
+    const bool few = x.shape[1] * x.shape[2] < 4;
+    const double eps = one_of<double>({1e-3, 1e-2, 0.1});
+    put(m_.batch_norm2d(name("bn"), x.node, {.eps = few ? 0.1 : eps}), x.shape);
+    if (chance(0.5f)) append_add_to_newest();
+    if (chance(0.5f)) append_relu(read_newest());
+  }
+
+  void append_add_to_newest() {
+    std::vector<std::size_t> others;
+    for (std::size_t i = 0; i + 1 < places_.size(); ++i)
+      if (places_[i].shape == places_.back().shape) others.push_back(i);
+    if (others.empty()) return;
+    Place& other = places_[one_of(others)];
+    other.read = true;
+    const Place x = read_newest();
+    put(chance(0.5f) ? m_.add(x.node, other.node) : m_.add(other.node, x.node), x.shape);
+  }
+
+  void append_conv(const Place& x) {
+    Conv2d conv{.out_channels = chance(0.6f) ? x.shape[0] : one_of<std::int64_t>({1, 2, 4}),
+                .kernel = one_of<int>({1, 3, 3, 2}),
+                .stride = chance(0.8f) ? 1 : 2,
+                .bias = chance(0.5f)};
+    conv.padding = chance(0.8f) ? conv.kernel / 2 : 0;
+    if (!fits(x.shape, conv.kernel, conv.padding)) conv.kernel = 1, conv.padding = 0;
+    const auto node = m_.conv2d(name("conv"), x.node, conv);
+    const Shape shape = window_output(x.shape, conv.out_channels, conv.kernel, conv.stride, conv.padding);
+    put(node, shape);
+    if (!chance(0.5f)) return;
+    append_relu(read_newest());
+    if (!chance(0.25f)) return;
+    append_pool(read_newest(), true);
+    if (chance(0.5f)) append_dropout(read_newest());
+  }
+
+  void append_pool(const Place& x, bool largest) {
+    int kernel = one_of<int>({2, 3}), padding = chance(0.5f) ? kernel / 2 : 0;
+    if (!fits(x.shape, kernel, padding)) kernel = 1, padding = 0;
+    const int stride = chance(0.5f) ? 1 : 2;
+    const Shape shape = window_output(x.shape, x.shape[0], kernel, stride, padding);
+    if (largest)
+      put(m_.max_pool2d(x.node, {.kernel = kernel, .stride = stride, .padding = padding}), shape);
+    else
+      put(m_.avg_pool2d(x.node, {.kernel = kernel, .stride = stride, .padding = padding}), shape);
+  }
+
+  static bool fits(const Shape& x, int kernel, int padding) { return std::min(x[1], x[2]) + 2 * padding >= kernel; }
+  static Shape window_output(const Shape& x, std::int64_t channels, int kernel, int stride, int padding) {
+    return {channels, (x[1] + 2 * padding - kernel) / stride + 1, (x[2] + 2 * padding - kernel) / stride + 1};
+  }
+
+  // A linear layer for each unread tensor; the logits are their sum.
+  Model join_unread() {
+    ModelBuilder::Node sum;
+    for (const Place& place : places_) {
+      if (place.read) continue;
+      const auto row = place.shape.rank() == 3 ? m_.flatten(place.node) : place.node;
+      const auto logits = m_.linear(name("out"), row, {.out_features = kClasses});
+      sum = sum.index < 0 ? logits : m_.add(sum, logits);
+    }
+    return m_.build(sum);
+  }
+
+  Random random_;
+  Shape input_;
+  ModelBuilder m_;
+  std::vector<Place> places_;
+  int names_ = 0;
+};
+
+}  // namespace
+
+Model random_graph(std::uint64_t seed) { return GraphWriter(seed).write(); }
+
+}  // namespace dp::test
