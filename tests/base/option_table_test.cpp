@@ -6,6 +6,7 @@
 
 #include "dp/error.h"
 #include "support/catch.h"
+#include "support/refusal.h"
 
 namespace {
 
@@ -60,18 +61,8 @@ OptionTable<Settings> table_of_settings() {
   return table;
 }
 
-std::string refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::usage);
-    return error.what();
-  }
-  return "accepted";
-}
-
-std::string refusal_of(const Accepts& accepts, const Texts& texts) {
-  return refusal([&] { parse_option(accepts, texts); });
+std::string parse_refusal(const Accepts& accepts, const Texts& texts) {
+  return test::refusal_of([&] { parse_option(accepts, texts); });
 }
 
 }  // namespace
@@ -155,17 +146,18 @@ TEST_CASE("texts become values, names in any case, and a refusal quotes the text
         OptionValue{Texts{"b", "A", "b"}});
 
   for (const char* text : {"", "x", "1.0", "9x", " 9", "10", "-1"})
-    CHECK(refusal_of(accepts::whole(0, 9), {text}) == "'" + std::string(text) + "' is not a whole number from 0 to 9");
+    CHECK(parse_refusal(accepts::whole(0, 9), {text}) ==
+          "'" + std::string(text) + "' is not a whole number from 0 to 9");
   for (const char* text : {"", "x", "0x1", "1 ", "nan", "9.5"})
-    CHECK(refusal_of(accepts::number(0, 9), {text}) == "'" + std::string(text) + "' is not a number from 0 to 9");
-  CHECK(refusal_of(accepts::flag(), {"on"}) == "'on' is not on or off");
-  CHECK(refusal_of(accepts::one_of({"red", "green"}), {"blue"}) == "'blue' is not one of red, green");
-  CHECK(refusal_of(accepts::text("a file"), {""}) == "it is empty; name a file");
-  CHECK(refusal_of(accepts::whole(0, 9), {"1", "2"}) == "2 values; give one");
-  CHECK(refusal_of(accepts::whole(0, 9), {}) == "0 values; give one");
-  CHECK(refusal_of(accepts::two(accepts::number(0, 9)), {"1"}) == "two values are needed, not 1");
-  CHECK(refusal_of(accepts::two(accepts::number(0, 9)), {"1", "2", "3"}) == "two values are needed, not 3");
-  CHECK(refusal_of(accepts::list(accepts::number(0, 9)), {"1", "x"}) == "'x' is not a number from 0 to 9");
+    CHECK(parse_refusal(accepts::number(0, 9), {text}) == "'" + std::string(text) + "' is not a number from 0 to 9");
+  CHECK(parse_refusal(accepts::flag(), {"on"}) == "'on' is not on or off");
+  CHECK(parse_refusal(accepts::one_of({"red", "green"}), {"blue"}) == "'blue' is not one of red, green");
+  CHECK(parse_refusal(accepts::text("a file"), {""}) == "it is empty; name a file");
+  CHECK(parse_refusal(accepts::whole(0, 9), {"1", "2"}) == "2 values; give one");
+  CHECK(parse_refusal(accepts::whole(0, 9), {}) == "0 values; give one");
+  CHECK(parse_refusal(accepts::two(accepts::number(0, 9)), {"1"}) == "two values are needed, not 1");
+  CHECK(parse_refusal(accepts::two(accepts::number(0, 9)), {"1", "2", "3"}) == "two values are needed, not 3");
+  CHECK(parse_refusal(accepts::list(accepts::number(0, 9)), {"1", "x"}) == "'x' is not a number from 0 to 9");
 }
 
 TEST_CASE("a row describes its option by the words that it was made of") {
@@ -211,17 +203,18 @@ TEST_CASE("a table refuses an option that does not apply and a value out of rang
   const auto table = table_of_settings();
   Settings settings;
   const auto set = [&](const char* name) {
-    return refusal([&] { table.set(*table.find(name), settings, std::int64_t{1}); });
+    return test::refusal_of([&] { table.set(*table.find(name), settings, std::int64_t{1}); });
   };
   CHECK(set("own") == "--own requires --on");  // the value "off" is not shown
   CHECK(set("other") == "--other requires --on");
   CHECK(settings.count == 3);
-  CHECK(refusal([&] { refuse_unmet(*table.find("own"), "bright"); }) == "--own requires --on, but --on is bright");
-  CHECK(refusal([&] { table.check(settings); }) == "accepted");
+  CHECK(test::refusal_of([&] { refuse_unmet(*table.find("own"), "bright"); }) ==
+        "--own requires --on, but --on is bright");
+  CHECK(test::refusal_of([&] { table.check(settings); }) == "accepted");
   settings.part.depth = 5;
-  CHECK(refusal([&] { table.check(settings); }) == "--depth is 5; it must be a whole number from 1 to 4");
+  CHECK(test::refusal_of([&] { table.check(settings); }) == "--depth is 5; it must be a whole number from 1 to 4");
   settings.part.depth = 1, settings.limit = 6;
-  CHECK(refusal([&] { table.check(settings); }) == "--limit is 6; it must be a number from 0 to 5");
+  CHECK(test::refusal_of([&] { table.check(settings); }) == "--limit is 6; it must be a number from 0 to 5");
   settings.limit.reset(), settings.rate = 0;
-  CHECK(refusal([&] { table.check(settings); }) == "--rate is 0; it must be a number greater than 0, up to 1");
+  CHECK(test::refusal_of([&] { table.check(settings); }) == "--rate is 0; it must be a number greater than 0, up to 1");
 }

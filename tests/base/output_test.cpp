@@ -16,6 +16,7 @@
 #include "dp/standard_descriptors.h"
 #include "engine/base/atomic_text.h"
 #include "support/catch.h"
+#include "support/refusal.h"
 #include "support/temporary_folder.h"
 
 using namespace dp::test;
@@ -64,14 +65,9 @@ std::string flushed(int file, bool before) {
   });
 }
 
-std::string refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const dp::Error& error) {
-    CHECK(error.code() == dp::ErrorCode::io);
-    return error.what();
-  }
-  return "accepted";
+template <typename Work>
+std::string refusal(Work&& work) {
+  return refusal_of(work, dp::ErrorCode::io);
 }
 
 }  // namespace

@@ -5,20 +5,11 @@
 
 #include "dp/error.h"
 #include "support/catch.h"
+#include "support/refusal.h"
 
 namespace {
 
 using namespace dp;
-
-std::string refusal(const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::usage);
-    return error.what();
-  }
-  return "accepted";
-}
 
 // Memory that the host may not read directly, as that of a GPU.
 class FarStorage final : public Storage {
@@ -57,19 +48,19 @@ TEST_CASE("a shape has up to eight dimensions and fewer than 2^63 elements") {
   const Shape eight{1, 2, 3, 4, 5, 6, 7, 8};
   CHECK(eight.rank() == 8);
   CHECK(eight.numel() == 40320);
-  CHECK(refusal([] { Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}; }) == "a shape has at most 8 dimensions");
-  CHECK(refusal([&] { eight.prepended(1); }) == "a shape has at most 8 dimensions");
-  CHECK(refusal([] { Shape{2, -1}; }) == "a dimension of a shape is negative");
+  CHECK(test::refusal_of([] { Shape{1, 1, 1, 1, 1, 1, 1, 1, 1}; }) == "a shape has at most 8 dimensions");
+  CHECK(test::refusal_of([&] { eight.prepended(1); }) == "a shape has at most 8 dimensions");
+  CHECK(test::refusal_of([] { Shape{2, -1}; }) == "a dimension of a shape is negative");
   constexpr std::int64_t kHalf = std::int64_t{1} << 31;
   CHECK(Shape{kHalf, kHalf - 1, 2}.numel() == kHalf * (kHalf - 1) * 2);
-  CHECK(refusal([] { Shape{kHalf, kHalf, 2}; }) == "a shape has more than 2^63 elements");
+  CHECK(test::refusal_of([] { Shape{kHalf, kHalf, 2}; }) == "a shape has more than 2^63 elements");
   CHECK(Shape{kHalf, 0, kHalf, kHalf, kHalf}.numel() == 0);
   CHECK(Shape{9, 8}.with_dim(1, 5) == Shape{9, 5});
-  CHECK(refusal([] { Shape{9, 8}.with_dim(0, -5); }) == "a dimension of a shape is negative");
+  CHECK(test::refusal_of([] { Shape{9, 8}.with_dim(0, -5); }) == "a dimension of a shape is negative");
   CHECK(Shape{9, 8}.prepended(3) == Shape{3, 9, 8});
   CHECK(Shape{3, 9, 8}.without_first() == Shape{9, 8});
   CHECK(Shape{3}.without_first() == Shape{});
-  CHECK(refusal([] { Shape{}.without_first(); }) == "a scalar has no first dimension");
+  CHECK(test::refusal_of([] { Shape{}.without_first(); }) == "a scalar has no first dimension");
   CHECK(Shape{3} != Shape{3, 1});
   CHECK(to_string(Shape{}) == "()");
   CHECK(to_string(Shape{3}) == "(3,)");
@@ -99,23 +90,23 @@ TEST_CASE("a tensor is read as its own type only, and by the host only from host
   CHECK(bytes.data<std::uint8_t>() == bytes.raw());
   CHECK(counts.data<std::int32_t>() == counts.raw());
   CHECK(labels.span<std::int64_t>().size() == 4);
-  CHECK(refusal([&] { labels.data<float>(); }) == "a tensor of int64 was read as float32");
-  CHECK(refusal([&] { bytes.data<double>(); }) == "a tensor of uint8 was read as float64");
-  CHECK(refusal([&] { counts.data<std::uint8_t>(); }) == "a tensor of int32 was read as uint8");
-  CHECK(refusal([&] { counts.data<std::int64_t>(); }) == "a tensor of int32 was read as int64");
-  CHECK(refusal([&] { bytes.data<std::int32_t>(); }) == "a tensor of uint8 was read as int32");
+  CHECK(test::refusal_of([&] { labels.data<float>(); }) == "a tensor of int64 was read as float32");
+  CHECK(test::refusal_of([&] { bytes.data<double>(); }) == "a tensor of uint8 was read as float64");
+  CHECK(test::refusal_of([&] { counts.data<std::uint8_t>(); }) == "a tensor of int32 was read as uint8");
+  CHECK(test::refusal_of([&] { counts.data<std::int64_t>(); }) == "a tensor of int32 was read as int64");
+  CHECK(test::refusal_of([&] { bytes.data<std::int32_t>(); }) == "a tensor of uint8 was read as int32");
 
   const auto memory = std::make_shared<FarStorage>();
   const Tensor far(Shape{4, 4}, DType::u8, memory);
   CHECK(far.device() == Device{DeviceKind::cuda, 3});
-  CHECK(refusal([&] { far.data<std::uint8_t>(); }) ==
+  CHECK(test::refusal_of([&] { far.data<std::uint8_t>(); }) ==
         "a tensor on cuda:3 was read by the host; copy it with clone() first");
   const Tensor copy = far.rows(1, 3).clone();
   CHECK(copy.device() == Device{DeviceKind::cpu, 0});
   CHECK(copy.shape() == Shape{2, 4});
   for (std::size_t i = 0; i < 8; ++i) CHECK(copy.span<std::uint8_t>()[i] == i + 5);
-  CHECK(refusal([&] { Tensor(Shape{4}, DType::f32, memory); }) == "accepted");
-  CHECK(refusal([&] { Tensor(Shape{17}, DType::u8, memory); }) ==
+  CHECK(test::refusal_of([&] { Tensor(Shape{4}, DType::f32, memory); }) == "accepted");
+  CHECK(test::refusal_of([&] { Tensor(Shape{17}, DType::u8, memory); }) ==
         "a tensor of shape (17,) does not fit into its storage");
 }
 
@@ -126,17 +117,17 @@ TEST_CASE("rows and other shapes of a tensor share its memory, and invalid ones 
   CHECK(tensor.rows(1, 3).data<float>() == tensor.data<float>() + 2);
   CHECK(tensor.rows(0, 3).numel() == 6);
   CHECK(tensor.rows(3, 3).numel() == 0);
-  CHECK(refusal([&] { tensor.rows(-1, 2); }) == "rows -1 to 2 are not in a tensor of shape (3, 2)");
-  CHECK(refusal([&] { tensor.rows(2, 1); }) == "rows 2 to 1 are not in a tensor of shape (3, 2)");
-  CHECK(refusal([&] { tensor.rows(0, 4); }) == "rows 0 to 4 are not in a tensor of shape (3, 2)");
-  CHECK(refusal([] { Tensor(Shape{}).rows(0, 0); }) == "rows 0 to 0 are not in a tensor of shape ()");
+  CHECK(test::refusal_of([&] { tensor.rows(-1, 2); }) == "rows -1 to 2 are not in a tensor of shape (3, 2)");
+  CHECK(test::refusal_of([&] { tensor.rows(2, 1); }) == "rows 2 to 1 are not in a tensor of shape (3, 2)");
+  CHECK(test::refusal_of([&] { tensor.rows(0, 4); }) == "rows 0 to 4 are not in a tensor of shape (3, 2)");
+  CHECK(test::refusal_of([] { Tensor(Shape{}).rows(0, 0); }) == "rows 0 to 0 are not in a tensor of shape ()");
   CHECK(Tensor(Shape{0, 2}).rows(0, 0).shape() == Shape{0, 2});
   tensor.reshaped({2, 3}).data<float>()[5] = 9;
   CHECK(tensor.data<float>()[5] == 9);
   CHECK(tensor.reshaped({6}).shape() == Shape{6});
-  CHECK(refusal([&] { tensor.reshaped({5}); }) == "a tensor of shape (3, 2) cannot become (5,)");
+  CHECK(test::refusal_of([&] { tensor.reshaped({5}); }) == "a tensor of shape (3, 2) cannot become (5,)");
   const Tensor copy = tensor.clone();
   tensor.data<float>()[0] = 7;
   CHECK(copy.data<float>()[0] == 1);
-  CHECK(refusal([&] { tensor_of({3, 3}, values); }) == "6 values do not fill the shape (3, 3)");
+  CHECK(test::refusal_of([&] { tensor_of({3, 3}, values); }) == "6 values do not fill the shape (3, 3)");
 }

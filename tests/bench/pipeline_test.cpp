@@ -63,6 +63,30 @@ Measured measured(const std::string& key, int devices, double first, double seco
   return one;
 }
 
+struct Run {
+  PipelineBench bench;
+  std::vector<PipelineCase> cases;
+  dp_bench::StepResult result;
+
+  Report report() const { return pipeline_report(bench, cases, result); }
+};
+
+// gpipe with two sizes of micro-batches, one of which has a note instead of times.
+Run gpipe_run(double model_parallel) {
+  Run run{.bench = small_bench()};
+  run.bench.schedules = {"gpipe"};
+  run.bench.split_sizes = {6, 24};
+  run.bench = resolved(run.bench);
+  run.cases = cases_of(run.bench);
+  run.result.options = run.bench.step;
+  run.result.variants = {measured("single", 1, 0.04, 0.06),
+                         measured("model-parallel", 2, model_parallel, model_parallel),
+                         measured("gpipe-m4", 2, 0.04, 0.04), measured("gpipe-m1", 2, 0, 0)};
+  run.result.variants.back().seconds_per_step.clear();
+  run.result.variants.back().note = "out of luck";
+  return run;
+}
+
 }  // namespace
 
 TEST_CASE(
@@ -119,18 +143,7 @@ TEST_CASE("pipeline: a variant has its stages, schedule and threads, and one dev
 }
 
 TEST_CASE("pipeline: the report has speed-ups, shares of the bound, simulated and published rows, and the chart") {
-  PipelineBench bench = small_bench();
-  bench.schedules = {"gpipe"};
-  bench.split_sizes = {6, 24};
-  bench = resolved(bench);
-  const std::vector<PipelineCase> cases = cases_of(bench);
-  dp_bench::StepResult result;
-  result.options = bench.step;
-  result.variants = {measured("single", 1, 0.04, 0.06), measured("model-parallel", 2, 0.08, 0.08),
-                     measured("gpipe-m4", 2, 0.04, 0.04), measured("gpipe-m1", 2, 0, 0)};
-  result.variants.back().seconds_per_step.clear();
-  result.variants.back().note = "out of luck";
-  const Report report = pipeline_report(bench, cases, result);
+  const Report report = gpipe_run(/*model_parallel=*/0.08).report();
   REQUIRE(report.sections.size() == 3);
   const std::vector<Row>& rows = report.sections[0].rows;
   REQUIRE(rows.size() == 4);
@@ -182,18 +195,8 @@ TEST_CASE("pipeline: the report has speed-ups, shares of the bound, simulated an
 }
 
 TEST_CASE("pipeline: the whole tables, and a title with the replicas, stages and threads") {
-  PipelineBench bench = small_bench();
-  bench.schedules = {"gpipe"};
-  bench.split_sizes = {6, 24};
-  bench = resolved(bench);
-  const std::vector<PipelineCase> cases = cases_of(bench);
-  dp_bench::StepResult result;
-  result.options = bench.step;
-  result.variants = {measured("single", 1, 0.04, 0.06), measured("model-parallel", 2, 0.1, 0.1),
-                     measured("gpipe-m4", 2, 0.04, 0.04), measured("gpipe-m1", 2, 0, 0)};
-  result.variants.back().seconds_per_step.clear();
-  result.variants.back().note = "out of luck";
-  const Report report = pipeline_report(bench, cases, result);
+  Run run = gpipe_run(/*model_parallel=*/0.1);
+  const Report report = run.report();
   using Lines = std::vector<std::string>;
   CHECK(report.command == "pipeline");
   CHECK(report.title == "mnist_convnet on 1x28x28, 10 classes, batch 24, 2 stages, 1 CPU thread per stage");
@@ -239,9 +242,9 @@ TEST_CASE("pipeline: the whole tables, and a title with the replicas, stages and
   }
   CHECK(chart.lines[5].points[0].x == 6);
   CHECK(chart.lines[6].label == "simulated");
-  bench.step.replicas = 4;
-  bench.step.threads = 8;
-  CHECK(pipeline_report(bench, cases, result).title ==
+  run.bench.step.replicas = 4;
+  run.bench.step.threads = 8;
+  CHECK(run.report().title ==
         "mnist_convnet on 1x28x28, 10 classes, batch 24, 2 replicas of 2 stages, 2 CPU threads per stage");
 }
 

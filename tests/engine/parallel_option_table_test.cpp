@@ -5,8 +5,10 @@
 
 #include "dp/error.h"
 #include "support/catch.h"
+#include "support/refusal.h"
 
 using namespace dp;
+using dp::test::refusal_of;
 
 namespace {
 
@@ -20,16 +22,6 @@ void set(Options& options, const std::string& name, const OptionValue& value) {
 OptionValue get(const Options& options, const std::string& name) { return parallel_option_table().get(name, options); }
 
 OptionValue text(const char* value) { return std::string(value); }
-
-std::string refusal_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::usage);
-    return error.what();
-  }
-  return "accepted";
-}
 
 // Each name selects the enumerator with its number.
 template <typename Enum>

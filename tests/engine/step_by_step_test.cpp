@@ -6,6 +6,7 @@
 #include "support/catch.h"
 #include "support/device_images.h"
 #include "support/failing.h"
+#include "support/refusal.h"
 #include "support/training.h"
 
 using namespace dp;
@@ -15,17 +16,6 @@ namespace {
 
 constexpr Sgd kSgd{.lr = 0.1f, .momentum = 0.9f};
 const std::string kNeedsForward = "backward() needs a forward() before it";
-
-template <typename Work>
-std::string refusal_of(Work&& work, ErrorCode code = ErrorCode::usage) {
-  try {
-    work();
-  } catch (const Error& error) {
-    CHECK(error.code() == code);
-    return error.what();
-  }
-  return "accepted";
-}
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #include "dp/data_parallel.h"
 #include "dp/models.h"
 #include "engine/plan/parameters.h"
+#include "engine/plan/plan_table.h"
 #include "kernels/backend.h"
 #include "support/catch.h"
 #include "support/sanitized.h"
@@ -43,22 +44,10 @@ class Planned {
   Plan plan_;
 };
 
-// An op that is never run.
-class NamedTensors final : public kernels::Op {
- public:
-  explicit NamedTensors(std::vector<kernels::TensorDesc> tensors) : tensors_(std::move(tensors)) {}
-  void run(kernels::Stream&, std::span<void* const>, void*) override {}
-  const std::vector<kernels::TensorDesc>& tensors() const override { return tensors_; }
-  std::string implementation() const override { return "none"; }
-
- private:
-  std::vector<kernels::TensorDesc> tensors_;
-};
-
 PlanStep step_of(kernels::OpDesc desc, std::vector<kernels::TensorDesc> tensors,
                  const std::vector<Space>& spaces = {}) {
   PlanStep step{.name = "a op", .node = "a", .desc = std::move(desc), .op = {}};
-  step.op = std::make_unique<NamedTensors>(std::move(tensors));
+  step.op = std::make_unique<test::NeverRun>(std::move(tensors));
   for (const Space space : spaces) step.args[static_cast<std::size_t>(step.arg_count++)].space = space;
   return step;
 }

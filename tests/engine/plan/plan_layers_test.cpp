@@ -21,18 +21,6 @@ Model layers() {
   return m.build(m.linear("fc2", x, {.out_features = 3}));
 }
 
-// An op that is never run.
-class NamedTensors final : public kernels::Op {
- public:
-  explicit NamedTensors(std::vector<kernels::TensorDesc> tensors) : tensors_(std::move(tensors)) {}
-  void run(kernels::Stream&, std::span<void* const>, void*) override {}
-  const std::vector<kernels::TensorDesc>& tensors() const override { return tensors_; }
-  std::string implementation() const override { return "none"; }
-
- private:
-  std::vector<kernels::TensorDesc> tensors_;
-};
-
 // A reference device whose convolutions read and write their weights in other layouts during backward.
 class OtherLayouts final : public kernels::HostContext {
  public:
@@ -46,7 +34,7 @@ class OtherLayouts final : public kernels::HostContext {
   }
   std::unique_ptr<kernels::Op> make_op(const kernels::OpDesc& desc) override {
     if (const auto* const copy = std::get_if<kernels::Reorder>(&desc))
-      return std::make_unique<NamedTensors>(std::vector{copy->src, copy->dst});
+      return std::make_unique<NeverRun>(std::vector{copy->src, copy->dst});
     std::unique_ptr<kernels::Op> op = kernels::reference::make_op(desc);
     std::vector<kernels::TensorDesc> tensors = op->tensors();
     if (std::holds_alternative<kernels::Conv2dBackwardData>(desc)) {
@@ -57,7 +45,7 @@ class OtherLayouts final : public kernels::HostContext {
     } else {
       return op;
     }
-    return std::make_unique<NamedTensors>(std::move(tensors));
+    return std::make_unique<NeverRun>(std::move(tensors));
   }
 };
 

@@ -10,6 +10,18 @@
 
 namespace dp::test {
 
+// An op that is never run.
+class NeverRun final : public kernels::Op {
+ public:
+  explicit NeverRun(std::vector<kernels::TensorDesc> tensors) : tensors_(std::move(tensors)) {}
+  void run(kernels::Stream&, std::span<void* const>, void*) override {}
+  const std::vector<kernels::TensorDesc>& tensors() const override { return tensors_; }
+  std::string implementation() const override { return "none"; }
+
+ private:
+  std::vector<kernels::TensorDesc> tensors_;
+};
+
 // "act128", "mom0/56" with the stride between parts, "labels", "-".
 inline std::string place_text(const engine::Ref& ref) {
   using engine::Space;
