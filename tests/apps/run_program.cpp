@@ -10,7 +10,6 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <stdexcept>
 #include <thread>
@@ -25,12 +24,16 @@ extern char** environ;
 namespace dp::test {
 namespace {
 
-std::vector<std::string> environment() {
-  std::vector<std::string> variables;
-  for (char** variable = environ; *variable != nullptr; ++variable)
-    if (std::strncmp(*variable, "CUDA_VISIBLE_DEVICES=", 21) != 0) variables.emplace_back(*variable);
-  variables.emplace_back("CUDA_VISIBLE_DEVICES=");
-  return variables;
+// `more`, and those of this process's variables that it does not replace. No GPU is visible.
+std::vector<std::string> environment(std::vector<std::string> more) {
+  const auto add = [&](const std::string& variable) {
+    const std::string name = variable.substr(0, variable.find('=') + 1);
+    if (std::ranges::none_of(more, [&](const std::string& other) { return other.starts_with(name); }))
+      more.push_back(variable);
+  };
+  add("CUDA_VISIBLE_DEVICES=");
+  for (char** variable = environ; *variable != nullptr; ++variable) add(*variable);
+  return more;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& strings) {
@@ -75,9 +78,8 @@ Program::Program(const std::vector<std::string>& arguments, const std::string& f
   posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
   posix_spawn_file_actions_addopen(&actions, STDERR_FILENO, err_file_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
   posix_spawn_file_actions_addopen(&actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-  std::vector<std::string> words = launcher, variables = environment();
+  std::vector<std::string> words = launcher, variables = environment(more_variables);
   words.emplace_back(DP_TRAIN_PATH);
-  variables.insert(variables.end(), more_variables.begin(), more_variables.end());
   words.insert(words.end(), arguments.begin(), arguments.end());
   const std::string path = words.front();
   posix_spawnattr_t attributes;
