@@ -97,6 +97,15 @@ TEST_CASE("step by step: images and gradients that do not fit are rejected with 
   CHECK(refusal_of([&] { net.backward(Tensor(Shape{6, 7})); }) == "accepted");  // the forward() still counts
 }
 
+TEST_CASE("step by step: prepare() refuses an optimizer that a step refuses") {
+  const Model model = small_convnet();
+  DataParallel net(model, on_cpus(1));
+  const Sgd bad{.momentum = -1};
+  const std::string text = refusal_of([&] { net.train_step(random_batch(model, 4), bad); });
+  CHECK(text != "accepted");
+  CHECK(refusal_of([&] { net.prepare({4}, {}, {}, {}, bad); }) == text);
+}
+
 TEST_CASE("step by step: options that allow only train_step and evaluate are named") {
   const Model model = small_convnet();
   const Batch batch = random_batch(model, 4);
