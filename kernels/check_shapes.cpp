@@ -67,7 +67,7 @@ void check_linear(const OpDesc& desc, const TensorDesc& x, const TensorDesc& w, 
 
 void check_dropout(const OpDesc& desc, const DropoutSpec& dropout) {
   if (!(dropout.p >= 0 && dropout.p < 1))
-    refuse(desc, "dropout's p must lie in [0, 1), not " + std::to_string(dropout.p));
+    refuse(desc, "dropout's p must be in [0, 1), not " + std::to_string(dropout.p));
 }
 
 void check_pool(const OpDesc& desc, const TensorDesc& x, const TensorDesc& y, const Window& w,
@@ -164,7 +164,7 @@ struct Check {
     for (const BatchNormTrack::Norm& one : d.norms) {
       check_channels(desc, one.channels, d.parts, 0);
       if (!(one.momentum >= 0 && one.momentum <= 1))
-        refuse(desc, "the momentum must lie in [0, 1], not " + std::to_string(one.momentum));
+        refuse(desc, "the momentum must be in [0, 1], not " + std::to_string(one.momentum));
     }
   }
   void operator()(const BatchNormRunning& d) const { check_channels(desc, d.channels, 1, d.eps); }

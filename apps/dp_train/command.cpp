@@ -228,13 +228,13 @@ bool same_but_for_capitals(const std::string& a, const std::string& b) {
   return std::ranges::equal(a, b, {}, lower, lower);
 }
 
-// Replaces a name that differs from a listed one only in case.
+// If `given` equals a listed name except for upper and lower case, replaces it by that name.
 void use_listed_name(std::string& given, const std::vector<std::string>& names) {
   const auto listed = std::ranges::find_if(names, [&](const auto& name) { return same_but_for_capitals(name, given); });
   if (listed != names.end()) given = *listed;
 }
 
-// The same for a model or a data set ("ResNet18").
+// Does the same for the name of a model or a data set, for example "ResNet18".
 template <typename Entries>
 void use_registered_name(Values& given, const char* option, const Entries& registry) {
   const auto value = given.find(option);

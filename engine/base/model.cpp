@@ -78,7 +78,7 @@ ModelBuilder::Node ModelBuilder::batch_norm2d(const std::string& name, Node x, c
   const Shape in = shape_of(x, name);
   if (in.rank() != 3) fail(name, "batch normalisation requires an input of (C, H, W), not " + to_string(in));
   if (!(options.eps > 0)) fail(name, "eps must be positive");
-  if (!(options.momentum >= 0 && options.momentum <= 1)) fail(name, "momentum must lie in [0, 1]");
+  if (!(options.momentum >= 0 && options.momentum <= 1)) fail(name, "momentum must be in [0, 1]");
   const Node node = append(name, options, {x.index}, in);
   const Shape channels{in[0]};
   parameter(name + ".weight", channels, node, {InitKind::constant, 1});
@@ -142,7 +142,7 @@ ModelBuilder::Node ModelBuilder::global_avg_pool2d(Node x) {
 
 ModelBuilder::Node ModelBuilder::dropout(const std::string& name, Node x, float p) {
   const Shape in = shape_of(x, name);
-  if (!(p >= 0.0f && p < 1.0f)) fail(name, "p must lie in [0, 1)");
+  if (!(p >= 0.0f && p < 1.0f)) fail(name, "p must be in [0, 1)");
   return append(name, Dropout{p}, {x.index}, in);
 }
 

@@ -34,7 +34,7 @@ Loss cross_entropy(const Tensor& logits, const Tensor& labels, float label_smoot
     if (label < 0 || label >= classes)
       throw Error(ErrorCode::usage, fmt::format("label {} is not one of {} classes", label, classes));
   if (!(label_smoothing >= 0 && label_smoothing < 1))
-    throw Error(ErrorCode::usage, "label_smoothing must lie in [0, 1)");
+    throw Error(ErrorCode::usage, "label_smoothing must be in [0, 1)");
 
   const Tensor on_host = logits.storage()->host_accessible() ? logits : logits.clone();
   kernels::Context& context = loss_context(logits.dtype() == DType::f64 ? DeviceKind::reference : DeviceKind::cpu);

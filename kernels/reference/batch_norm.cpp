@@ -101,7 +101,7 @@ class TrackOp final : public ReferenceOp<BatchNormTrack> {
     require(desc.parts >= 1, "there must be at least one part, not " + std::to_string(desc.parts));
     for (const BatchNormTrack::Norm& norm : desc.norms) {
       require(norm.channels >= 1, "there must be at least one channel, not " + std::to_string(norm.channels));
-      require(norm.momentum >= 0 && norm.momentum <= 1, "the momentum must lie in [0, 1]");
+      require(norm.momentum >= 0 && norm.momentum <= 1, "the momentum must be in [0, 1]");
     }
   }
 

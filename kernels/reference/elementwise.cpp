@@ -50,7 +50,7 @@ class DropoutOp final : public ReferenceOp<DropoutApply> {
  public:
   explicit DropoutOp(const DropoutApply& desc) : ReferenceOp(desc, {desc.x}) {
     require(shape(0).rank() >= 1, "reads a tensor with a batch dimension");
-    require(legal(desc.dropout), "p must lie in [0, 1)");
+    require(legal(desc.dropout), "p must be in [0, 1)");
   }
 
   void execute(std::span<void* const> pointers, void*) override {

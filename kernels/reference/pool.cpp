@@ -23,7 +23,7 @@ class PoolOp : public ReferenceOp<Desc> {
     this->require(ys[0] == xs[0] && ys[1] == xs[1] && ys[2] >= 1 && ys[3] >= 1 &&
                       ys[2] == window_outputs(xs[2], desc.window) && ys[3] == window_outputs(xs[3], desc.window),
                   "the output does not fit the input and the window");
-    this->require(!desc.dropout || legal(*desc.dropout), "dropout's p must lie in [0, 1)");
+    this->require(!desc.dropout || legal(*desc.dropout), "dropout's p must be in [0, 1)");
     planes_ = xs[0] * xs[1];
     rows_ = {xs[2], ys[2], desc.window};
     cols_ = {xs[3], ys[3], desc.window};

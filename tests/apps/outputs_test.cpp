@@ -98,7 +98,7 @@ TEST_CASE("commands that only print end with exit code 7 if stdout is full") {
   CHECK_THAT(trained.err, Catch::Contains("dp_train: warning: stdout could not be written"));
 }
 
-TEST_CASE("an interrupted run without a folder ends as interrupted, even if stdout is full") {
+TEST_CASE("an interrupted run without a folder has the exit code of its signal, even if stdout is full") {
   const TemporaryFolder temp;
   Program program(kTiny + Words{"--dry-run"}, temp.path(), {"DP_FAIL=stall:backward:dev0:3000ms"},
                   {"/bin/sh", "-c", "exec \"$@\" > /dev/full", "sh"});

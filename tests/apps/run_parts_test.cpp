@@ -58,7 +58,7 @@ TEST_CASE("the synthetic test set has a sixth of the training images, rounded up
   CHECK(data.train->image(3) != dp_train::open_images(seven, "synthetic").train->image(3));
 }
 
-TEST_CASE("estimate-memory prints each purpose of each replica, and the batch that fits into a replica's part") {
+TEST_CASE("estimate-memory prints the bytes of each replica by purpose, and the largest batch that fits") {
   const TemporaryFolder temp;
   const Outcome run = run_dp_train({"estimate-memory", "--model", "mlp", "--dataset", "synthetic", "-b", "64", "--cpu",
                                     "1", "--replicas-per-device", "4", "--threads-per-replica", "1"},
@@ -92,7 +92,7 @@ TEST_CASE("estimate-memory prints each purpose of each replica, and the batch th
   CHECK(std::stod(rest) < 1.6 * 0.9 * free / 4);
 }
 
-TEST_CASE("each option for several hosts requires ranks, and ranks refuse what they do not support") {
+TEST_CASE("options for several hosts require --engine ddp, and ranks refuse unsupported options") {
   const auto refusal = [](const std::function<void(Command&)>& change, const char* engine) {
     Command command;
     command.engine = engine;
@@ -123,7 +123,7 @@ TEST_CASE("each option for several hosts requires ranks, and ranks refuse what t
   CHECK(refusal([](Command& c) { c.master_addr = "a", c.master_port = 1; }, "ddp").empty());
 }
 
-TEST_CASE("a resumed run stays in its folder, also if its checkpoint is named") {
+TEST_CASE("a resumed run uses the folder of its checkpoint") {
   const TemporaryFolder temp;
   fs::create_directories(temp / "run/checkpoints/step-4");
   const auto folder = [](const std::function<void(Command&)>& change) {
@@ -146,12 +146,13 @@ TEST_CASE("a resumed run stays in its folder, also if its checkpoint is named") 
 const Words kTiny{"--dataset", "synthetic", "--images", "32", "--model",     "mlp",
                   "--cpu",     "1",         "-b",       "16", "--max-steps", "1"};
 
-TEST_CASE("a run whose folder exists already gets the next free number") {
+TEST_CASE("if the default run folder exists, the next free number is appended to its name") {
   const TemporaryFolder temp;
   fs::create_directory(temp / "runs");
   const std::time_t now = std::time(nullptr);
   std::string taken;
-  for (std::time_t second = now; second < now + 120; ++second) {  // whenever the run starts, its name is taken
+  // The folder exists for every second at which the run may start.
+  for (std::time_t second = now; second < now + 120; ++second) {
     std::tm parts{};
     ::localtime_r(&second, &parts);
     char time[32];
@@ -168,12 +169,12 @@ TEST_CASE("a run whose folder exists already gets the next free number") {
   CHECK_THAT(found.front(), Catch::EndsWith("_mlp-3"));
 }
 
-TEST_CASE("a run that cannot make its folder under runs/ is refused with the option that names another") {
+TEST_CASE("if the folder cannot be created under runs/, the error names --output-dir") {
   const TemporaryFolder temp;
-  write_text(temp / "runs", "in the way");
+  write_text(temp / "runs", "a file");
   check_bad_input({kTiny, 7, {"cannot create the run folder 'runs/", "_mlp'", "; choose one with --output-dir"}},
                   temp.path());
-  CHECK(read_text(temp / "runs") == "in the way");
+  CHECK(read_text(temp / "runs") == "a file");
 }
 
 TEST_CASE("only rank 0 makes the run's folder") {

@@ -24,7 +24,7 @@ extern char** environ;
 namespace dp::test {
 namespace {
 
-// `more`, and those of this process's variables that it does not replace. No GPU is visible.
+// Returns `more` and the variables of this process that are not in `more`. No GPU is visible.
 std::vector<std::string> environment(std::vector<std::string> more) {
   const auto add = [&](const std::string& variable) {
     const std::string name = variable.substr(0, variable.find('=') + 1);

@@ -12,7 +12,7 @@
 
 using namespace dp;
 
-TEST_CASE("every device is parsed from its own name") {
+TEST_CASE("the name of a device can be parsed") {
   for (const Device device : {Device{DeviceKind::cpu, 0}, Device{DeviceKind::reference, 0}, Device{DeviceKind::cuda, 0},
                               Device{DeviceKind::cuda, 12}})
     CHECK(parse_device(to_string(device)) == device);
@@ -22,7 +22,7 @@ TEST_CASE("every device is parsed from its own name") {
   CHECK(to_string(Device{DeviceKind::reference, 0}) == "reference");
 }
 
-TEST_CASE("lists of devices have the wanted number and order") {
+TEST_CASE("cpus() and gpus() return devices in ascending order") {
   CHECK(cpus(1) == std::vector<Device>{{DeviceKind::cpu, 0}});
   CHECK(cpus(3) == std::vector<Device>(3, Device{DeviceKind::cpu, 0}));
   CHECK_THROWS_WITH(cpus(0), "at least one CPU replica is needed");
@@ -31,7 +31,7 @@ TEST_CASE("lists of devices have the wanted number and order") {
   CHECK_THROWS_WITH(gpus({0, -1}), "GPU id -1 is negative");
 }
 
-TEST_CASE("the error about a list of GPUs quotes the fault and the valid ids") {
+TEST_CASE("the error for a list of GPUs quotes the invalid part and lists the valid ids") {
   const auto refused = [](const char* text, int count, const std::string& why) {
     INFO(text);
     CHECK_THROWS_WITH(parse_gpu_list(text, count), "--gpus: " + why);
@@ -51,7 +51,7 @@ TEST_CASE("the error about a list of GPUs quotes the fault and the valid ids") {
   CHECK(parse_gpu_list("2-2", 3) == std::vector<int>{2});
 }
 
-TEST_CASE("without a choice every GPU is used, or two CPU replicas if the driver sees none") {
+TEST_CASE("the default devices are all GPUs, or two CPU replicas without a GPU") {
   const int count = probe_devices(DeviceKind::cuda).count;
   if (count > 0)
     CHECK(default_devices() == gpus(parse_gpu_list("all", count)));
@@ -61,7 +61,7 @@ TEST_CASE("without a choice every GPU is used, or two CPU replicas if the driver
     CHECK_THROWS_WITH(default_devices(), Catch::Contains("no usable GPU: ") && Catch::Contains("pass cpus(N)"));
 }
 
-TEST_CASE("the available memory is the room that the system states, or else all memory") {
+TEST_CASE("the available memory is MemAvailable, or the whole memory if the system does not report it") {
   const test::FakeSystem system;
   CHECK(available_memory() ==
         static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE)));

@@ -115,7 +115,7 @@ TEST_CASE("a model records the shape, the layer and the initial values of each p
   }
 }
 
-TEST_CASE("convolutions and normalisations that do not fit are rejected by the name of the layer") {
+TEST_CASE("invalid convolutions and normalisations are rejected with the name of the layer") {
   const auto conv = [](const Conv2d& options, const Shape& input = {2, 5, 9}) {
     return refusal([&](ModelBuilder& m) { m.conv2d("c", m.input(), options); }, input);
   };
@@ -141,10 +141,10 @@ TEST_CASE("convolutions and normalisations that do not fit are rejected by the n
   CHECK(norm({.eps = std::nan("")}) == "layer 'n': eps must be positive");
   for (const double momentum : {0.0, 1.0}) CHECK(norm({.momentum = momentum}) == "accepted");
   for (const double momentum : {-0.001, 1.001, std::nan("")})
-    CHECK(norm({.momentum = momentum}) == "layer 'n': momentum must lie in [0, 1]");
+    CHECK(norm({.momentum = momentum}) == "layer 'n': momentum must be in [0, 1]");
 }
 
-TEST_CASE("pools, dropouts, linear layers and additions that do not fit are rejected by the name of the layer") {
+TEST_CASE("invalid pools, dropouts, linear layers and additions are rejected with the name of the layer") {
   const auto largest = [](const MaxPool2d& options, const Shape& input = {2, 5, 9}) {
     return refusal([&](ModelBuilder& m) { m.max_pool2d(m.input(), options); }, input);
   };
@@ -164,7 +164,7 @@ TEST_CASE("pools, dropouts, linear layers and additions that do not fit are reje
         "layer 'global_avg_pool2d': requires an input of (C, H, W), not (7,)");
   const auto dropout = [](float p) { return refusal([&](ModelBuilder& m) { m.dropout("d", m.input(), p); }); };
   CHECK(dropout(0) == "accepted");
-  for (const float p : {-0.1f, 1.0f, std::nanf("")}) CHECK(dropout(p) == "layer 'd': p must lie in [0, 1)");
+  for (const float p : {-0.1f, 1.0f, std::nanf("")}) CHECK(dropout(p) == "layer 'd': p must be in [0, 1)");
   const auto linear = [](std::int64_t features, const Shape& input) {
     return refusal([&](ModelBuilder& m) { m.linear("l", m.input(), {.out_features = features}); }, input);
   };
@@ -210,7 +210,7 @@ TEST_CASE("the built-in models have their registered names, and an mlp has any n
   CHECK(models::mlp({.input = {5}, .hidden = {}, .classes = 2}).layers().size() == 2);
 }
 
-TEST_CASE("the stem of a residual network follows the option, or else the height of the image") {
+TEST_CASE("the stem of a residual network depends on the option, or by default on the height of the image") {
   using Stem = models::ResnetOptions::Stem;
   const auto first = [](Stem stem, const Shape& input) {
     const Model model = models::resnet18({.input = input, .stem = stem, .width = 4});

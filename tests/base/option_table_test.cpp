@@ -67,7 +67,7 @@ std::string parse_refusal(const Accepts& accepts, const Texts& texts) {
 
 }  // namespace
 
-TEST_CASE("what an option accepts is written as people read it") {
+TEST_CASE("the description of accepted values is plain text") {
   CHECK(to_text(accepts::flag()) == "on or off");
   CHECK(to_text(accepts::whole(1, 1048576)) == "a whole number from 1 to 1048576");
   CHECK(to_text(accepts::whole(-3, 0)) == "a whole number from -3 to 0");
@@ -129,7 +129,7 @@ TEST_CASE("an option accepts values of its own kind and range only") {
   CHECK_FALSE(is_accepted(accepts::repeated(accepts::one_of({"a"})), OptionValue{Texts{"a", "b"}}));
 }
 
-TEST_CASE("texts become values, names in any case, and a refusal quotes the text and the range") {
+TEST_CASE("texts are parsed to values, names in any case, and an error quotes the text and the range") {
   CHECK(parse_option(accepts::flag(), {"true"}) == OptionValue{true});
   CHECK(parse_option(accepts::flag(), {"false"}) == OptionValue{false});
   CHECK(parse_option(accepts::whole(-5, 9), {"-5"}) == OptionValue{std::int64_t{-5}});
@@ -160,7 +160,7 @@ TEST_CASE("texts become values, names in any case, and a refusal quotes the text
   CHECK(parse_refusal(accepts::list(accepts::number(0, 9)), {"1", "x"}) == "'x' is not a number from 0 to 9");
 }
 
-TEST_CASE("a row describes its option by the words that it was made of") {
+TEST_CASE("a row of the table returns the properties that it was created with") {
   const auto table = table_of_settings();
   CHECK(table.find("none") == nullptr);
   const auto row = [&](const char* name) { return *table.find(name); };

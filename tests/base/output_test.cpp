@@ -72,7 +72,7 @@ std::string refusal(Work&& work) {
 
 }  // namespace
 
-TEST_CASE("standard output that could not be written is an error, except if its reader has left") {
+TEST_CASE("a failed write to standard output is an error, except if the reader has closed the pipe") {
   const TemporaryFolder temp;
   const int file = ::open((temp / "out").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
   CHECK(flushed(file, false) == "flushed");
@@ -120,7 +120,7 @@ TEST_CASE("closed standard descriptors are opened for reading and writing, and o
   ::close(file);
 }
 
-TEST_CASE("a pipe whose reader is slow receives the whole text") {
+TEST_CASE("a slow reader of a pipe receives the whole text") {
   const TemporaryFolder temp;
   REQUIRE(::mkfifo((temp / "pipe").c_str(), 0600) == 0);
   const int reader = ::open((temp / "pipe").c_str(), O_RDONLY | O_NONBLOCK);
@@ -150,7 +150,7 @@ TEST_CASE("a pipe whose reader is slow receives the whole text") {
   CHECK((copy == text));
 }
 
-TEST_CASE("an output without a reader or a folder is rejected in the words of its fault") {
+TEST_CASE("a pipe without a reader and a missing folder are rejected with the reason") {
   const TemporaryFolder temp;
   REQUIRE(::mkfifo((temp / "pipe").c_str(), 0600) == 0);
   const std::string rest = "; check the path, its permissions and the free space";
@@ -168,7 +168,7 @@ TEST_CASE("an output without a reader or a folder is rejected in the words of it
   CHECK(static_cast<bool>(dp::require_writable("/dev/null")));
 }
 
-TEST_CASE("a link to nothing is replaced by the file") {
+TEST_CASE("a dangling symbolic link is replaced by the file") {
   const TemporaryFolder temp;
   fs::create_symlink(temp / "nothing", temp / "link");
   dp::write_file_atomically(temp / "link", "text");

@@ -30,14 +30,14 @@ TEST_CASE("streams of different keys differ, and streams of equal keys agree") {
   CHECK(e.next() != first);
 }
 
-TEST_CASE("a stream's numbers follow from all words of its key") {
+TEST_CASE("the numbers of a random stream depend on every word of its key") {
   dp::Random random(0x123456789abcdef0, dp::RandomUse::shuffle, 0xfedcba9876543210, 0x0f1e2d3c4b5a6978);
   for (const std::uint32_t word : {0x2dc7e233u, 0xf60edc4eu, 0x118f73a3u, 0xaa82e280u, 0x7342492cu, 0xf9b76543u})
     CHECK(random.next() == word);
 }
 
 // Computed by the formulas in Python.
-TEST_CASE("bounded and normal numbers are those of the published algorithms, number by number") {
+TEST_CASE("bounded and normal random numbers equal those of the published algorithms") {
   dp::Random large(1, dp::RandomUse::shuffle, 7);  // of ten products two are rejected
   for (const std::uint32_t number :
        {1647211360u, 664610240u, 526487926u, 1454204741u, 1147481909u, 1695730681u, 1812621296u, 1647598441u})

@@ -78,7 +78,7 @@ TEST_CASE("sequences of three and four bytes are shown as UTF-8 without controls
       }
 }
 
-TEST_CASE("a text that ends within a character is escaped there, and goes on after an invalid byte") {
+TEST_CASE("an incomplete character at the end is escaped, and decoding continues after an invalid byte") {
   for (const std::string whole : {"é", "数", "😀"})
     for (std::size_t length = 1; length < whole.size(); ++length) {
       check(whole.substr(0, length));

@@ -38,7 +38,7 @@ Lines all_lines(const std::string& script) {
 
 }  // namespace
 
-TEST_CASE("a number in an answer is a whole word, and everything else is NaN") {
+TEST_CASE("a field that is not exactly a number is read as NaN") {
   const Reply reply = parse_reply("done\ta=1.5\tb=1.5x\tc=-2e-3\td=x1\tno value\t=nameless\te=inf");
   CHECK(reply.number("a") == 1.5);
   CHECK(std::isnan(reply.number("b")));
@@ -80,7 +80,7 @@ TEST_CASE("the CPU time of the machine is the busy time of all processors, witho
   CHECK(now > 0);
 }
 
-TEST_CASE("all lines of a program are read until its end, and a failure is an error with its last message") {
+TEST_CASE("all lines of a program are read, and a failed program is an error with its last message") {
   CHECK(all_lines("echo one; echo; printf 'two\\nunfinished'") == Lines{"one", "", "two"});
   std::string expected(10000, 'x');
   CHECK(all_lines("i=0; while [ $i -lt 1000 ]; do printf xxxxxxxxxx; i=$((i + 1)); done; echo") == Lines{expected});
@@ -91,7 +91,7 @@ TEST_CASE("all lines of a program are read until its end, and a failure is an er
   CHECK_THROWS_WITH(reads("kill -9 $$"), "sh failed: it printed no message");
 }
 
-TEST_CASE("errors of a program have its name without the folder") {
+TEST_CASE("an error about a program has its name without the folder") {
   CHECK_THROWS_WITH(Child({"/no/such/program"}, {}).read(60), "program ended: No such file or directory");
   CHECK_THROWS_WITH(Child({"sh", "-c", "exit 3"}, {}).read(60), "sh ended: it printed no message");
   CHECK_THROWS_WITH(Child({"/bin/sh", "-c", "read -r end"}, {}).read(0.05), "sh did not answer within 0 s");
@@ -111,7 +111,7 @@ TEST_CASE("a program reads what is sent, a line at a time, until its input is cl
   CHECK(child.read(60).word == "end");
 }
 
-TEST_CASE("a program gets the environment without OpenMP's settings, and the default action for a closed pipe") {
+TEST_CASE("a program starts without OpenMP's variables and with the default action of SIGPIPE") {
   for (const char* name : {"OMP_A", "GOMP_A", "KMP_A", "DP_A"}) ::setenv(name, "given", 1);
   Child child({"/bin/sh", "-c", "echo \"${OMP_A-no} ${GOMP_A-no} ${KMP_A-no} $DP_A $OMP_B\"; kill -PIPE $$; echo more"},
               {"OMP_B=own"});
@@ -139,7 +139,7 @@ TEST_CASE("measured programs are found in DP_BENCH_PATH first, and the error lis
   CHECK(std::filesystem::exists(find_program("bench_comm")));
 }
 
-TEST_CASE("a file in memory is open to other processes by its path until its owner is gone") {
+TEST_CASE("other processes can open a memory file by its path while its owner exists") {
   std::string path;
   {
     const SharedFile file;

@@ -47,7 +47,7 @@ TEST_CASE("the bus bandwidth is the algorithm bandwidth times the factor of nccl
                                     "all_gather_parts", "gather", "scatter"});
 }
 
-TEST_CASE("comm: the programs get the options, and every answer is a row with its bandwidths") {
+TEST_CASE("comm: the options are passed to the programs, and every result is a row with bandwidths") {
   const FakePrograms fakes;
   const std::string answers = R"sh(
 say row collective=all_reduce ranks=4 count=100000000 type=float redop=sum root=-1 wrong=0 'seconds=0.001 0.003 0.002'
@@ -111,7 +111,7 @@ say row collective=gather ranks=4 count=100000000 type=float redop=none root=2 w
   }
 }
 
-TEST_CASE("comm: a program that fails is a row with its error, or with its last message") {
+TEST_CASE("comm: a failed program has a row with its error or its last message") {
   CommOptions options;
   options.ranks = 2;
   options.communicators = {"host-processes", "host"};
@@ -137,7 +137,7 @@ TEST_CASE("comm: a program that fails is a row with its error, or with its last 
   CHECK(rows("say error 'message=only a warning'").empty());
 }
 
-TEST_CASE("comm: the smallest size is at most the largest, and communicators have to exist here") {
+TEST_CASE("comm: a smallest size above the largest and unknown communicators are refused") {
   CommOptions options;
   options.ranks = 2;
   options.begin = 1024;

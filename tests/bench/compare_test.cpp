@@ -44,7 +44,7 @@ dp_bench::StepOptions small() {
 
 }  // namespace
 
-TEST_CASE("compare: every engine runs with and without mixed precision, and a refusal is the note of its row") {
+TEST_CASE("compare: every engine is measured with and without mixed precision, and an error is a note in its row") {
   const FakePrograms fakes;
   add_program(fakes);
   const dp_bench::Report report = compare_report(small(), tell);
@@ -84,7 +84,7 @@ TEST_CASE("compare: every engine runs with and without mixed precision, and a re
   CHECK(section.bars->less_is_better);
 }
 
-TEST_CASE("compare: with --amp every row has mixed precision, and none has it twice") {
+TEST_CASE("compare: with --amp every variant gets --amp once") {
   const FakePrograms fakes;
   add_program(fakes);
   dp_bench::StepOptions options = small();

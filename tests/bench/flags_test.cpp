@@ -1,4 +1,4 @@
-// The command line of dp_bench: the limits of every option, and where their values go.
+// The command line of dp_bench: the limits of every option, and the programs to which it is passed.
 #include "apps/dp_bench/flags.h"
 
 #include <cstdlib>
@@ -101,7 +101,7 @@ TEST_CASE("dp_bench accepts the names of each choice, and a list in one word or 
   CHECK(refusal({"comm", "--collectives", "gather,scatter", "--communicators", "host,mpi"}).empty());
 }
 
-TEST_CASE("the programs that dp_bench step starts get its options, dp_train's folder and the inputs of the first one") {
+TEST_CASE("dp_bench step passes its options, the plugin folder and the first program's inputs to the programs") {
   if (std::getenv("DP_PLUGIN_PATH") != nullptr) DP_SKIP("DP_PLUGIN_PATH is set");
   const FakePrograms fakes;
   fakes.add("bench_step", R"sh(
@@ -164,14 +164,14 @@ TEST_CASE("a measured program that fails ends dp_bench with exit code 4 and its 
   CHECK(outcome.text == "dp_bench: error: out of luck\n");
 }
 
-TEST_CASE("dp_bench abandons a program after --timeout seconds without an answer") {
+TEST_CASE("dp_bench stops a program that does not answer within --timeout seconds") {
   const FakePrograms fakes;
   fakes.add("bench_step", "read -r command; exit");
   const auto out = run_for_json("step --model mlp --cpu 1 --rounds 1 --steps 1 --timeout 1 --variants dp1");
   CHECK(out.at("sections").at(0).at("rows").at(0).at("note") == "bench_step did not answer within 1 s");
 }
 
-TEST_CASE("comm and pipeline pass their options on") {
+TEST_CASE("dp_bench comm and pipeline pass their options to the programs") {
   const FakePrograms fakes;
   fakes.add("bench_comm", "log \"$*\"");
   fakes.add("bench_step", R"sh(

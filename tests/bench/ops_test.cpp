@@ -62,7 +62,7 @@ Lines after(Lines head, const Lines& rows) {
 
 }  // namespace
 
-TEST_CASE("ops: the programs get the options, and the tables have their times, floors, ratios and sums") {
+TEST_CASE("ops: options are passed to the programs, and the tables have times, floors, ratios and sums") {
   const FakePrograms fakes;
   fakes.add("bench_ops", kOps);
   fakes.add("pytorch_ops.py", kTorch);
@@ -110,7 +110,7 @@ TEST_CASE("ops: the programs get the options, and the tables have their times, f
   CHECK(section.bars->high == std::size_t{4});
 }
 
-TEST_CASE("ops: a GPU has no measured rates, hence no floors, and both programs get its id") {
+TEST_CASE("ops: without measured rates of a GPU there are no floors, and both programs get its id") {
   const FakePrograms fakes;
   fakes.add("bench_ops", kOps);
   fakes.add("pytorch_ops.py", kTorch);
@@ -129,7 +129,7 @@ TEST_CASE("ops: a GPU has no measured rates, hence no floors, and both programs 
         "relu1 relu | 3 | 4.000 | 4.000 | 4.000 | 5.0 | GB/s | - | 12.00 | - | - | - | loop");
 }
 
-TEST_CASE("ops: without PyTorch the reason is a fact, and its columns are empty") {
+TEST_CASE("ops: without PyTorch its columns are empty, and the facts have the reason") {
   const FakePrograms fakes;
   fakes.add("bench_ops", kOps);
   const std::string reads = "while read -r command && [ \"$command\" != go ]; do :; done; ";
@@ -150,7 +150,7 @@ TEST_CASE("ops: without PyTorch the reason is a fact, and its columns are empty"
   check(options, "skipped by --without-pytorch");
 }
 
-TEST_CASE("ops: a program that fails is an error with its reason") {
+TEST_CASE("ops: a failed program is an error with its message") {
   const FakePrograms fakes;
   fakes.add("bench_ops", "say rates; say error 'message=no such model'; exit 1");
   CHECK_THROWS_WITH(measure_ops(small(), tell), "no such model");

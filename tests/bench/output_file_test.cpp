@@ -16,7 +16,7 @@
 using dp_bench::OutputFile;
 using namespace dp::test;
 
-TEST_CASE("a result file: a reader that is slower than its pipe gets every byte once, and then the end") {
+TEST_CASE("a result file: a slow reader of a pipe receives every byte once, then the end of the file") {
   const TemporaryFolder folder;
   REQUIRE(::mkfifo((folder / "pipe").c_str(), 0600) == 0);
   std::string text;  // more than three times what a pipe holds
@@ -41,7 +41,7 @@ TEST_CASE("a result file: a reader that is slower than its pipe gets every byte 
   ::close(reader);
 }
 
-TEST_CASE("a result file keeps its old content until it is written, and then has the new one only") {
+TEST_CASE("a result file keeps its old content until the new content replaces it") {
   const TemporaryFolder folder;
   const std::string path = folder / "out";
   write_text(path, "a long old text");

@@ -50,7 +50,7 @@ Lines heights(double highest) {
 
 }  // namespace
 
-TEST_CASE("the whole body of a page: title, legend, bars, table, text and setup") {
+TEST_CASE("the body of a page has title, legend, bars, table, text and setup") {
   const Report report{"step", "a & \"b\"", {{"command", "dp_bench <step>"}, {"date", "today"}}, {bars_section()}};
   const std::string swatch = "<span><svg viewBox=\"0 0 20 10\"><rect class=\"",
                     svg = "<svg viewBox=\"0 0 1000 20\" preserveAspectRatio=\"none\" aria-hidden=\"true\">";

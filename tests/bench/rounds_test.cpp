@@ -1,4 +1,4 @@
-// The rounds of dp_bench over fake programs: what each program gets, and what becomes of its answers.
+// The measured rounds of dp_bench with fake programs: what is sent to each program, and how its answers are used.
 #include <unistd.h>
 
 #include <algorithm>
@@ -74,7 +74,7 @@ std::string fact(const StepResult& result, const std::string& key) {
 
 }  // namespace
 
-TEST_CASE("rounds: variants take turns, each round begins with the next one, and memory is the peak per device") {
+TEST_CASE("rounds: each round starts with the next variant, and memory is the peak of each device") {
   const FakePrograms fakes;
   fakes.add("bench_step", R"sh(
 name=${1#name=} n=0
@@ -117,7 +117,7 @@ done
   CHECK(result.facts[2].first == "idle_programs_cores");
 }
 
-TEST_CASE("rounds: ranks get the port of rank 0, the slowest rank counts, and all of them end together") {
+TEST_CASE("rounds: all ranks get the port of rank 0, the slowest rank determines the time, and all end together") {
   const FakePrograms fakes;
   fakes.add("bench_step", R"sh(
 log "$*"
@@ -162,7 +162,7 @@ fi
   }
 }
 
-TEST_CASE("rounds: a variant that is absent, fails or ends has a note, no figures, and a program that is killed") {
+TEST_CASE("rounds: a variant that fails has a note and no figures, and its program is killed") {
   const FakePrograms fakes;
   fakes.add("pytorch_step.py", "say ready");
   fakes.add("bench_step", R"sh(
@@ -208,7 +208,7 @@ log "$name ends"
   CHECK(progress[10] == "round 2 of 2, ms/step: a 250.0 b 250.0");
 }
 
-TEST_CASE("rounds: a variant that takes another loss is rejected, with a wider tolerance for mixed precision") {
+TEST_CASE("rounds: a variant with a different loss is rejected, with a larger tolerance for mixed precision") {
   CHECK(notes_of({variant("first", {"start_loss=-1", "check_loss=2"}), variant("near", {"start_loss=-1.0009"}),
                   variant("far", {"start_loss=-1.0011"}), variant("silent"), variant("nan", {"start_loss=nan"}),
                   variant("later", {"check_loss=2.0018"}), variant("late", {"check_loss=1.9978"}),
@@ -221,7 +221,7 @@ TEST_CASE("rounds: a variant that takes another loss is rejected, with a wider t
               "result differs from the other variants: start_loss -1.0011, expected -1.000000"});
 }
 
-TEST_CASE("rounds: losses that legitimately differ are not compared") {
+TEST_CASE("rounds: losses of variants that compute something else are not compared") {
   VariantSpec micro = variant("micro", {"check_loss=9", "batch_norm=1"}),
               whole = variant("whole", {"check_loss=9", "batch_norm=0"});
   micro.accumulates = whole.accumulates = true;
@@ -245,7 +245,7 @@ while read -r command; do say done seconds=1; done
   for (const Measured& one : result.variants) CHECK(one.note.empty());
 }
 
-TEST_CASE("rounds: PyTorch gets the inputs of dp, threads and cores of its own, and one meeting point per variant") {
+TEST_CASE("rounds: PyTorch gets the inputs of dp, its threads and cores, and one rendezvous address per variant") {
   const FakePrograms fakes;
   fakes.add("bench_step", R"sh(
 for last; do :; done
@@ -330,7 +330,7 @@ done
         Lines{"usual run 4", "slow run 4", "quick run 4", "usual run 8", "slow run 1", "quick run 100000"});
 }
 
-TEST_CASE("rounds: the load has the cores that other processes used, and those of waiting programs apart") {
+TEST_CASE("rounds: the load of other processes and of waiting programs is reported separately") {
   const FakePrograms fakes;
   fakes.add("bench_step", R"sh(
 if [ "$1" = name=long ]; then

@@ -35,7 +35,7 @@ StepResult small() {
   return result;
 }
 
-// Whether the ratio of ddp and dp-sharded over these rounds meets the goal of 1.
+// Returns whether the ratio of ddp to dp-sharded over these rounds reaches its goal of 1.
 std::string met(const std::vector<double>& ratios) {
   StepResult result = small();
   result.options.goals = true;
@@ -74,7 +74,7 @@ TEST_CASE("step report: times in ms, throughput, memory, the bytes that the redu
   CHECK(step_report(result).sections.at(0).title == "Evaluations");
 }
 
-TEST_CASE("step report: every time ratio has its goal, on CPUs and on GPUs, and the faster memory format counts") {
+TEST_CASE("step report: every ratio has a goal on CPUs and GPUs, and PyTorch's faster memory format is compared") {
   StepResult result = small();
   for (const auto& [key, seconds] : std::vector<std::pair<std::string, double>>{{"plan", 0.010},
                                                                                 {"dp1", 0.010},
@@ -117,7 +117,7 @@ TEST_CASE("step report: every time ratio has its goal, on CPUs and on GPUs, and 
   }
 }
 
-TEST_CASE("step report: if a goal is inside the interval, the median decides and the text says so") {
+TEST_CASE("step report: if the interval contains the goal, the median decides, and the text states this") {
   CHECK(met({1.0, 1.1, 1.2}) == "yes");
   CHECK(met({0.9, 1.0, 1.2}) == "yes, by the median");
   CHECK(met({0.8, 0.9, 1.0}) == "no, by the median");

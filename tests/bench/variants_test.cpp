@@ -135,7 +135,7 @@ TEST_CASE("measured programs receive no OpenMP settings but their own") {
   CHECK(reply.text("threads") == "3");
 }
 
-TEST_CASE("the programs of all variants get the network, the devices and the threads, and only those of dp the rest") {
+TEST_CASE("every variant gets the network, the devices and the threads, and only dp's variants all other options") {
   const auto lines_of = [](const StepOptions& options) {
     std::vector<std::string> lines;
     for (const VariantSpec& spec : variants_for(options)) {

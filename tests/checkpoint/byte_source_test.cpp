@@ -31,7 +31,7 @@ class FailingReads final : public dp::FileOps {
   ssize_t pread(int, void*, std::size_t, off_t) override { return errno = EIO, -1; }
 };
 
-// A file for which the memory does not suffice.
+// A file that is larger than the available memory.
 class Endless final : public dp::ByteSource {
  public:
   const std::string& name() const override { return name_; }

@@ -103,7 +103,7 @@ TEST_CASE("a path is split into its folder and its name") {
   }
 }
 
-TEST_CASE("a tree is removed without following its links, and what stays is reported") {
+TEST_CASE("remove_tree() does not follow links, and returns false if it could not remove everything") {
   const ScratchFolder folder;
   fs::create_directories(folder / "tree/kept/deep");
   fs::create_directories(folder / "other");

@@ -40,7 +40,7 @@ struct Run {
   void save(const std::string& name, std::int64_t step) const {
     dp::save_checkpoint(*this / name, checkpoint_at(step));
   }
-  // Saves it as what a killed save of `owner` left.
+  // Saves a checkpoint under the name that a killed save of `owner` leaves.
   std::string leave(const std::string& base, std::int64_t step, pid_t owner, int number = 0) const {
     save("step-77", step);
     const std::string left = *this / ("." + base + ".tmp-" + std::to_string(owner) + "-" + std::to_string(number));
@@ -67,7 +67,7 @@ TEST_CASE("a folder of checkpoints that cannot be listed is an error") {
   CHECK(outcome.text == run / "checkpoints: listing the checkpoints failed: Not a directory");
 }
 
-TEST_CASE("of several leftovers of killed saves the newest is completed") {
+TEST_CASE("if several killed saves left folders, the newest one is completed") {
   Failing ops;
   const ScopedFileOps scope(ops);
   for (const bool current : {true, false}) {
@@ -82,7 +82,7 @@ TEST_CASE("of several leftovers of killed saves the newest is completed") {
   }
 }
 
-TEST_CASE("a leftover that cannot be synced is read where it is, and nothing is lost") {
+TEST_CASE("a leftover that cannot be synced is read in its place, and no file is lost") {
   for (const bool current : {true, false})
     for (const int error : {EIO, EINVAL})
       for (int at = 0; at < 5; ++at) {

@@ -155,7 +155,7 @@ TEST_CASE("the name of a leftover gives its checkpoint and its process") {
   }
 }
 
-TEST_CASE("a process that runs or may not be asked is neither dead nor this one") {
+TEST_CASE("is_dead_or_own() is false for running processes, also without permission to signal them") {
   CHECK(dp::is_dead_or_own(::getpid()));
   CHECK_FALSE(dp::is_dead_or_own(::getppid()));
   CHECK_FALSE(dp::is_dead_or_own(1));

@@ -1,4 +1,4 @@
-// What the format just allows, and tensors that are not as PyTorch's.
+// The limits of the format, and tensors of types that PyTorch does not use for weights.
 #include <cstring>
 
 #include "checkpoint/files_support.h"

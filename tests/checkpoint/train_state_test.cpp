@@ -79,7 +79,7 @@ TEST_CASE("a training state has the documented text and is read back") {
   CHECK_FALSE(parsed(dp::to_json(plain)).loss_scale.has_value());
 }
 
-TEST_CASE("a state of an earlier version lacks what later versions added, and every other field is required") {
+TEST_CASE("only the fields that later versions added are optional in a state") {
   const json whole = json::parse(dp::to_json(full_state()));
   json older = whole;
   for (const char* added : {"skipped", "since_best", "loss_scale", "loss_scale_steps"}) older.erase(added);
@@ -93,7 +93,7 @@ TEST_CASE("a state of an earlier version lacks what later versions added, and ev
   }
 }
 
-TEST_CASE("each field of a state is refused beyond its limits") {
+TEST_CASE("values beyond the limits of a field are refused") {
   for (const std::string key : {"model", "dataset", "config"})
     CHECK(refusal(with(key, 7)) == "s: '" + key + "' is not a string");
   constexpr std::uint64_t kLimit = std::uint64_t{1} << 53;

@@ -1,4 +1,4 @@
-// How ranks describe and compare their calls, and the board on which they announce them.
+// How ranks describe, announce and compare their collective calls.
 #include "kernels/comm/call_board.h"
 
 #include <unistd.h>
@@ -43,7 +43,7 @@ TEST_CASE("calls: the description has the kind, the size, the type or bytes, the
   for (const auto& [call, text] : rows) CHECK(to_string(call) == text);
 }
 
-TEST_CASE("calls: a difference in any property is an error with both calls") {
+TEST_CASE("calls: an error about calls that differ in any property quotes both calls") {
   const std::string begin = "communicator test, call 4: rank 1 calls all_reduce of 20 float32 elements, rank 0 calls ",
                     end = "; every rank must make the same calls in the same order";
   CHECK(mismatch(kSum, kSum).empty());

@@ -150,7 +150,7 @@ TEST_CASE("a communicator that does not join processes, or not these, is rejecte
                     "--comm nccl requires GPUs; use --comm host for CPU replicas");
 }
 
-TEST_CASE("ranks of one host share memory, and ranks on several that MPI did not start are told to use mpirun") {
+TEST_CASE("ranks on one host share memory, and ranks on several hosts require mpirun") {
   const CommunicatorChoice choice = default_for(TwoRanks(true));
   CHECK(choice.name == "host");
   CHECK(choice.reason == "all ranks run on one host and share its memory");

@@ -1,4 +1,4 @@
-// What a communicator passes to its wire, how running calls are halted, and the thread that carries them out.
+// What a communicator passes to its wire, how running calls are halted, and the communication thread.
 #include <sched.h>
 
 #include <algorithm>
@@ -150,7 +150,7 @@ TEST_CASE("wire: invalid calls are rejected with the communicator and what is al
   CHECK(record.jobs.empty());
 }
 
-TEST_CASE("wire: a failure of other work ends the running call before it is reported") {
+TEST_CASE("wire: a failure of other work halts the running call, and is reported afterwards") {
   BareContext context;
   BlockedWire::State state;
   WireCommunicator comm(std::make_unique<BlockedWire>(state), context);

@@ -56,7 +56,7 @@ TEST_CASE("a file that cannot be opened or read is rejected with the reason of t
         "/proc/self/mem: byte 0 cannot be read (Input/output error)" + kRemedy);
 }
 
-TEST_CASE("a reader closes its file, and a rejected one too") {
+TEST_CASE("a reader closes its file, also if the file is rejected") {
   const TemporaryFolder folder;
   folder.write("file", std::vector<std::uint8_t>(3));
   const std::ptrdiff_t before = open_descriptors();

@@ -79,7 +79,7 @@ TEST_CASE("a synthetic image is its label and then the bytes of one random strea
   }
 }
 
-TEST_CASE("synthetic images may be none, of one class or of very many") {
+TEST_CASE("a synthetic data set may be empty and may have one or very many classes") {
   const dp::DatasetPair none = dp::datasets::synthetic(dp::Shape{1, 1, 1}, 2147483647, 0, 0);
   CHECK(none.train->size() == 0);
   CHECK(none.test->size() == 0);

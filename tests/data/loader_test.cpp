@@ -312,7 +312,7 @@ TEST_CASE("work for threads that cannot be started is done by the caller") {
   for (const auto& count : done) CHECK(count == 1);
 }
 
-TEST_CASE("ranges cover the whole, differ by one at most, and the error of the lowest range is rethrown") {
+TEST_CASE("ranges cover all elements, their sizes differ by at most one, and the lowest range's error is rethrown") {
   using Range = std::pair<std::int64_t, std::int64_t>;
   const auto ranges = [](std::int64_t count, int threads) {
     std::mutex mutex;

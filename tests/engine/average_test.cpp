@@ -165,7 +165,7 @@ TEST_CASE("setting the average leaves the current weights and their counters unc
   CHECK(net.replicas_identical());
 }
 
-TEST_CASE("without ema_decay there is no average, and every call that needs one says so") {
+TEST_CASE("without ema_decay every call that needs the average is refused with this reason") {
   DataParallel net(smooth_convnet(), on_cpus(2));
   train(net, 1);
   const std::string text = "there is no moving average of the weights; set ema_decay";

@@ -39,7 +39,7 @@ TEST_CASE("the bucket size is between 1 and 25 MiB, whatever was measured") {
   CHECK(bucket_bytes_for(cost_of(1000, 1e-9, 2000, 1e-3)) == kMebi);    // the constant is zero
 }
 
-TEST_CASE("the size of buckets is measured for networks of more than 6 MiB, which have several buckets") {
+TEST_CASE("the bucket size is tuned only for networks of more than 6 MiB") {
   const auto just_six = six_mebibytes(false), more = six_mebibytes(true);
   REQUIRE(just_six.bytes() == 6 * kMebi);
   CHECK_FALSE(dp::engine::worth_tuning(just_six));

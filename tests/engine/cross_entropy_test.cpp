@@ -72,7 +72,7 @@ TEST_CASE("cross_entropy without smoothing is the default, and the largest and t
   CHECK(cross_entropy(logits, labels, 0.999f).value > 0);
 }
 
-TEST_CASE("cross_entropy rejects shapes, types, labels and smoothing that do not fit, by name") {
+TEST_CASE("cross_entropy names the invalid shape, type, label or smoothing") {
   const Tensor logits(Shape{2, 3});
   const Tensor labels = labels_of({0, 2});
   check_refused(Tensor(), labels, 0, "logits must be (batch, classes), not ()");
@@ -86,5 +86,5 @@ TEST_CASE("cross_entropy rejects shapes, types, labels and smoothing that do not
   check_refused(logits, labels_of({0, 3}), 0, "label 3 is not one of 3 classes");
   check_refused(logits, labels_of({-1, 0}), 0, "label -1 is not one of 3 classes");
   for (const float smoothing : {-0.01f, 1.0f, std::numeric_limits<float>::quiet_NaN()})
-    check_refused(logits, labels, smoothing, "label_smoothing must lie in [0, 1)");
+    check_refused(logits, labels, smoothing, "label_smoothing must be in [0, 1)");
 }

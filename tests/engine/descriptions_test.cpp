@@ -49,7 +49,7 @@ double balance_of(const std::string& line) {
 
 }  // namespace
 
-TEST_CASE("descriptions: a plan begins with parameters, their places, and buckets in the order of backward") {
+TEST_CASE("descriptions: a plan begins with the parameters, their offsets, and the buckets in backward order") {
   DataParallelOptions options = on_reference();
   options.bucket_bytes = 8000;
   DataParallel net(two_layers(), options);
@@ -96,7 +96,7 @@ TEST_CASE("descriptions: plans have the rows of the first shard of a micro-batch
   check(pipelined(on_cpus(1), {1, 2, 3}, gpipe), 20, 7, 7);
 }
 
-TEST_CASE("descriptions: with a pipeline each stage has its parameters and its plans, and buckets begin at the end") {
+TEST_CASE("descriptions: each stage of a pipeline has its parameters, plans and buckets") {
   DataParallelOptions options = pipelined(on_references(1), {1, 2, 3}, one_f_one_b);
   options.pipeline.cuts = {"fc2"};
   DataParallel net(two_layers(), options);

@@ -90,7 +90,7 @@ TEST_CASE("layer medians: the time of a layer is the median over the steps of it
   check(times[5], "(broadcast)", "", 0, 0);
 }
 
-TEST_CASE("layer medians: of two steps the slower one counts, and without spans there are no times") {
+TEST_CASE("layer medians: of two steps the slower one is reported, and without spans nothing is reported") {
   const Planned net(test::small_convnet());
   Tracer tracer(0, 1);
   CHECK(layer_times(net.replica(), tracer, kRates).empty());
@@ -102,7 +102,7 @@ TEST_CASE("layer medians: of two steps the slower one counts, and without spans 
   check(times[0], first.name, first.op->implementation(), 30, 0);  // the rates are unknown
 }
 
-TEST_CASE("layer medians: the steps of every pass are known by name") {
+TEST_CASE("layer medians: the steps of all passes are found by name") {
   for (const bool split : {false, true}) {
     const Planned net(test::residual_net(), split);
     const Plan& plan = net.plan();

@@ -124,7 +124,7 @@ TEST_CASE("stored logits with asynchronous streams, logical shards and copied in
   CHECK(stored(true) == inline_rows);
 }
 
-TEST_CASE("the room for stored logits is that of the most rows that each replica can get of a batch") {
+TEST_CASE("the memory for stored logits fits the most rows that a replica can get") {
   const Model model = small_convnet();  // seven classes of float32
   const auto check = [&](const char* what, const DataParallelOptions& options, const std::vector<std::size_t>& rows) {
     DataParallel net(model, options);
@@ -153,7 +153,7 @@ TEST_CASE("the room for stored logits is that of the most rows that each replica
   check("a pipeline's last stages", options, {0, 6, 0, 6});  // two micro-batches of at most five rows
 }
 
-TEST_CASE("without memory for logits none are stored, and room from before is given up") {
+TEST_CASE("if the memory for logits cannot be allocated, none are stored and earlier memory is released") {
   const Model model = small_convnet();
   for (const int replicas : {1, 2}) {
     const FakeSystem system;

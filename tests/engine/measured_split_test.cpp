@@ -51,7 +51,7 @@ TEST_CASE("measured split: a batch that exceeds memory is halved until it fits")
   }
 }
 
-TEST_CASE("measured split: it is refused where results must not depend on timings or shares are equal") {
+TEST_CASE("measured split: it is refused if results must not depend on timings or all shards are equal") {
   const Model model = small_convnet();
   const auto refused = [&](const DataParallelOptions& options) {
     try {

@@ -120,7 +120,7 @@ TEST_CASE("parallel options: a bucket's size in MiB is rounded up to whole bytes
   CHECK(get(options, "bucket-mb") == OptionValue(0.0625));
 }
 
-TEST_CASE("parallel options: frozen parameters come first, and other groups stay") {
+TEST_CASE("parallel options: the group of frozen parameters comes first, and other groups are kept") {
   using Names = std::vector<std::string>;
   Options options;
   options.parameter_groups = {{.pattern = "x", .lr_factor = 2}};
@@ -148,7 +148,7 @@ TEST_CASE("parallel options: frozen parameters come first, and other groups stay
   CHECK(options.parameter_groups[1].lr_factor == 2);
 }
 
-TEST_CASE("parallel options: only their own groups count as frozen by name or without decay") {
+TEST_CASE("parallel options: --freeze and --no-decay-norm-bias show only the groups that they made") {
   CHECK(is_frozen_by_name({.pattern = "a", .frozen = true}));
   CHECK_FALSE(is_frozen_by_name({.pattern = "a"}));
   CHECK_FALSE(is_frozen_by_name({.pattern = "a", .vectors = true, .frozen = true}));
@@ -160,7 +160,7 @@ TEST_CASE("parallel options: only their own groups count as frozen by name or wi
   CHECK_FALSE(is_no_decay({.vectors = true, .weight_decay = 0.0f, .frozen = true}));
 }
 
-TEST_CASE("parallel options: those of a pipeline need two stages") {
+TEST_CASE("parallel options: pipeline options require two stages") {
   Options options;
   for (const char* const name : {"micro-batches", "schedule", "pipeline-split", "recompute"}) {
     INFO(name);

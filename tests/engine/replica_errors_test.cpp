@@ -1,4 +1,4 @@
-// The whole text of errors that a replica's worker meets: the place, the reason, and the other replicas' errors.
+// The whole text of errors in a replica's worker: the phase, the reason, and the other replicas' errors.
 #include <functional>
 #include <limits>
 #include <new>
@@ -59,7 +59,7 @@ Failure failure_of_reading(const std::function<void()>& fail) {
 
 }  // namespace
 
-TEST_CASE("replica errors: an exception of any type has the place and the code that fits it") {
+TEST_CASE("replica errors: an exception of any type is reported with its phase and an error code") {
   const std::string first = "replica 0 (cpu) failed in scatter of step 0: ";
   const std::string second = "replica 1 (cpu) failed in scatter of step 0: ";
   const Failure memory = failure_of_reading([] { throw std::bad_alloc(); });
@@ -77,7 +77,7 @@ TEST_CASE("replica errors: an exception of any type has the place and the code t
   CHECK(own.others == std::vector{second + "not there"});
 }
 
-TEST_CASE("replica errors: a loss or a gradient that is not finite is told apart") {
+TEST_CASE("replica errors: a non-finite loss and a non-finite gradient have different messages") {
   const Model model = smooth_convnet();
   const auto train = [&](int replicas) {
     return failure_of([&] {

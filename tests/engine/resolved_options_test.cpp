@@ -1,4 +1,4 @@
-// The choices that the engine makes for options that are not set, and the messages for options that exclude each other.
+// The defaults that the engine resolves, and the messages for options that exclude each other.
 #include "engine/parallel/resolved_options.h"
 
 #include <algorithm>
@@ -55,7 +55,7 @@ int cores() { return static_cast<int>(kernels::usable_cores().size()); }
 
 }  // namespace
 
-TEST_CASE("resolved options: everything that is not set gets its value for CPU replicas") {
+TEST_CASE("resolved options: every default of CPU replicas") {
   DataParallelOptions options = on_cpus(3);
   options.threads_per_replica = 0;
   const ResolvedOptions of_three = resolved(options);
@@ -73,7 +73,7 @@ TEST_CASE("resolved options: everything that is not set gets its value for CPU r
   CHECK(resolved(options).options.threads_per_replica == std::max(1, cores() / 5000));
 }
 
-TEST_CASE("resolved options: what is set stays as it is") {
+TEST_CASE("resolved options: options that are set are not changed") {
   DataParallelOptions options = on_cpus(3);
   options.comm = Comm::host, options.reduce = Reduce::all_reduce, options.threads_per_replica = 5;
   options.timeout_seconds = 7;
@@ -140,7 +140,7 @@ TEST_CASE("resolved options: the stages of a pipeline on GPUs use p2p, those on 
   CHECK(resolved(options).communicator_reason == "the stages of a pipeline hand tensors over as p2p does");
 }
 
-TEST_CASE("resolved options: exclusions of one process are reported with the remedy") {
+TEST_CASE("resolved options: options that exclude each other are refused with the remedy") {
   DataParallelOptions two_kinds = on_cpus(2);
   two_kinds.devices.back().kind = DeviceKind::reference;
   CHECK(refusal_of(two_kinds) == "devices of different kinds, cpu and reference, cannot train together");
@@ -211,7 +211,7 @@ TEST_CASE("resolved options: a loss scale out of range is rejected") {
   check_all(on_cpus(1), rows);
 }
 
-TEST_CASE("resolved options: exclusions of a pipeline are reported with the remedy") {
+TEST_CASE("resolved options: options that exclude a pipeline are refused with the remedy") {
   const std::string alone =
       "micro-batches, cuts and recomputation require at least two stages; use --pipeline-stages 2 or more";
   check_all(on_cpus(2), {{[](auto& o) { o.pipeline.micro_batches = 2; }, alone},
@@ -282,7 +282,7 @@ TEST_CASE("resolved options: a rank of a process group reduces with allreduce, a
         "--split with weights requires one process (--engine dp): ranks have shards of equal size"}});
 }
 
-TEST_CASE("resolved options: what follows from them") {
+TEST_CASE("resolved options: functions of the resolved options") {
   CHECK(communicator_name(Comm::automatic) == "auto");
   CHECK(communicator_name(Comm::host) == "host");
   CHECK(communicator_name(Comm::p2p) == "p2p");

@@ -87,7 +87,7 @@ TEST_CASE("state dict: one tensor alone replaces that tensor, and all others kee
   }
 }
 
-TEST_CASE("state dict: a tensor that does not fit is named with what would fit, and nothing is changed") {
+TEST_CASE("state dict: an invalid tensor is refused with its name and the expected value, and no weight changes") {
   const Model model = residual_net();
   DataParallelOptions pipeline = on_cpus(3);
   pipeline.pipeline = {.stages = 3, .micro_batches = 2};

@@ -192,7 +192,7 @@ TEST_CASE("a batch that does not fit is rejected with the reason, and has no eff
   CHECK(bit_equal(net.weights(), fresh.weights()));
 }
 
-TEST_CASE("replicas that differ are found after the step, whichever of them differs") {
+TEST_CASE("--check-replicas detects a difference in any replica after a step") {
   const Model model = small_convnet();
   for (const int replica : {1, 2}) {
     INFO("replica " << replica);

@@ -32,7 +32,7 @@ Failure failure_of(WorkerPool& pool, Work&& work) {
 
 }  // namespace
 
-TEST_CASE("worker pool: every call runs once on each worker, and several workers have a thread of their own") {
+TEST_CASE("worker pool: every call runs once on each worker, and each of several workers has its own thread") {
   for (const int size : {1, 2, 5}) {
     INFO(size << " workers");
     WorkerPool pool(size);
@@ -51,7 +51,7 @@ TEST_CASE("worker pool: every call runs once on each worker, and several workers
   }
 }
 
-TEST_CASE("worker pool: the lowest failed worker's error is thrown, and the others are attached in order") {
+TEST_CASE("worker pool: the error of the lowest failed worker is thrown, with the other errors in order") {
   WorkerPool pool(5);
   const Failure failure = failure_of(pool, [](int rank) {
     if (rank == 1) throw std::bad_alloc();

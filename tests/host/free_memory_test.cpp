@@ -100,7 +100,7 @@ TEST_CASE("the memory limit is that of the machine or of a control group of eith
   }
 }
 
-TEST_CASE("the machine's limit is its available memory, whatever else the kernel lists") {
+TEST_CASE("the limit of the machine is MemAvailable") {
   const test::FakeSystem system;
   system.write("/proc/meminfo",
                "MemTotal: 9000 kB\nHugePages_Total:       7\nMemAvailable:    5000 kB\nMemFree: 1 kB\n");

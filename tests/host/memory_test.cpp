@@ -168,7 +168,7 @@ TEST_CASE("the stacks of a context's threads are reserved while it exists") {
   CHECK_THAT(none, Catch::StartsWith("out of address space: 2199023255552 bytes requested, ") && reserved(0));
 }
 
-TEST_CASE("the free address space is what the limits leave, and the reserve is not given away") {
+TEST_CASE("the free address space is the limit less the used space and the reserve") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   DP_SKIP("the sanitizers' shadow memory does not fit in any limit");
 #endif

@@ -89,7 +89,7 @@ TEST_CASE("shared memory of a rank is mapped once, and again for another allocat
   CHECK(std::string(other_rank) == "irst");
 }
 
-TEST_CASE("shared memory that cannot be mapped, or is not there, is reported with its reason") {
+TEST_CASE("missing shared memory and shared memory that cannot be mapped are reported with the reason") {
   PeerMemory peers({::getpid(), ::getpid()});
   SharedPlace place;
   place.file = 1 << 20;

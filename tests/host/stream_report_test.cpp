@@ -99,7 +99,7 @@ TEST_CASE("invalid calls on a stream and unfinished work have their messages") {
   CHECK(usage_error_of([&] { other->synchronize(); }) == "a stream was destroyed before its work was done");
 }
 
-TEST_CASE("a context that is finished with its work does not fail when its streams are destroyed") {
+TEST_CASE("streams of a context without unfinished work can be destroyed") {
   const bool threaded = GENERATE(false, true);
   ContextOptions options;
   options.threaded_streams = threaded;
@@ -113,7 +113,7 @@ TEST_CASE("a context that is finished with its work does not fail when its strea
   CHECK(context.idle() == !threaded);
 }
 
-TEST_CASE("the options of a host context are checked, and decide where memory for other replicas is") {
+TEST_CASE("the options of a host context are checked and determine the memory for other replicas") {
   ContextOptions options;
   options.threads = 0;
   CHECK(usage_error_of([&] { BareContext context(options); }) == "a replica needs at least one thread");

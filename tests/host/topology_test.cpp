@@ -124,7 +124,7 @@ TEST_CASE("cores: on one node replicas get consecutive cores in spreading order"
   CHECK(cores_by_replica(machine.topology(), 2, 4) == Replicas{{0, 1, 2, 3}, {4, 5, 6, 7}});
 }
 
-TEST_CASE("cores: lists of single cores and ranges are read, and folders that are no nodes are ignored") {
+TEST_CASE("cores: lists of cores and ranges are parsed, and other folders than nodes are ignored") {
   const test::TemporaryFolder folder;
   const std::filesystem::path path = folder.path();
   write(path / "node/node0/cpulist", "0-1,4,6-7");

@@ -102,7 +102,7 @@ TEST_CASE("a trace has one span for each collective with the bytes that this ran
   }
 }
 
-TEST_CASE("a trace has no span for a wait, and work that was queued begins with its first attempt") {
+TEST_CASE("a trace has no span for a wait, and a queued call begins with its first attempt") {
   BareContext context;
   const auto first = context.make_stream(), second = context.make_stream();
   const auto event = context.make_event();

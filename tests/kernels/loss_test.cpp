@@ -111,7 +111,7 @@ TEST_CASE("samples without a finite loss are excluded from the sum of a large ba
   });
 }
 
-TEST_CASE("of few classes, one whose logit is NaN and an invalid label are not in the top 5") {
+TEST_CASE("with few classes, a class with a NaN logit and an invalid label are not in the top 5") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const HostTensor logits{{3, 3}, {nan, 1, 2, 3, 2, 1, 3, 2, 1}};
   everywhere([&](OpRig& rig) {
@@ -124,7 +124,7 @@ TEST_CASE("of few classes, one whose logit is NaN and an invalid label are not i
   });
 }
 
-TEST_CASE("a class that is impossible does not spoil the loss of another label") {
+TEST_CASE("a class with a logit of minus infinity does not change the loss of other labels") {
   const HostTensor logits{{1, 3}, {0, -std::numeric_limits<double>::infinity(), 0}};
   everywhere([&](OpRig& rig) {
     const LossResult result = softmax_cross_entropy(rig, logits, {2}, {});

@@ -52,7 +52,7 @@ TEST_CASE("our own CPU ops name their implementation") {
   CHECK(found == names.size());
 }
 
-TEST_CASE("a max-pool whose windows are not tiles says so, forward and backward") {
+TEST_CASE("the name of a max-pool shows whether its windows are tiles, forward and backward") {
   const TensorDesc x = with_tag({2, 3, 6, 6}, Tag::nchw), y = any_layout({2, 3, 3, 3});
   const auto name = [](const OpDesc& desc) { return make_cpu_op(desc, {})->implementation(); };
   CHECK(name(MaxPool2dForward{x, y, {2, 2, 0}}) == "own:tiles");
@@ -97,7 +97,7 @@ TEST_CASE("an op that oneDNN rejects names itself, its shapes and oneDNN's reaso
   }
 }
 
-TEST_CASE("emulated bfloat16 ops are substitutes, our own float32 ops are not") {
+TEST_CASE("emulated bfloat16 ops are fallbacks, our own float32 ops are not") {
   const TensorDesc x{{4, 8}, DType::bf16, {}}, w{{3, 8}, DType::bf16, {}}, y{{4, 3}, DType::bf16, {}};
   const CpuOpOptions emulated{.bfloat16 = true, .emulate_bfloat16 = true};
   CHECK(make_cpu_op(LinearForward{x, w, y}, emulated)->is_fallback());

@@ -143,7 +143,7 @@ TEST_CASE("activations are viewed as planes of blocks of channels") {
   CHECK(view.at(3, 2) == 3 * 360 + 2 * 120);
 }
 
-TEST_CASE("layouts that are no planes of blocks of channels are rejected by name") {
+TEST_CASE("layouts other than planes of channel blocks are rejected with their names") {
   const auto strided = [](const dnnl::memory::dims& dims, const dnnl::memory::dims& strides) {
     return make_layout(DnnlDesc(dims, dnnl::memory::data_type::f32, strides), DType::f32);
   };

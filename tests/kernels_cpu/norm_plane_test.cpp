@@ -60,7 +60,7 @@ TEST_CASE("gradients are summed in float32 over at most 64 vectors, then in doub
     }
 }
 
-TEST_CASE("merging moments reads none of an empty side") {
+TEST_CASE("merging with empty moments does not read their values") {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const Doubles unknown{nan, nan}, part_mean{1, -2}, part_squares{3, 4};
   Doubles mean = unknown, squares = unknown;

@@ -82,7 +82,7 @@ TEST_CASE("every op names its implementation, and no product uses oneDNN's naive
 }
 
 // OpenMP keeps the threads that it has started for their caller.
-TEST_CASE("an op of one thread starts no other, whatever number OpenMP is set to") {
+TEST_CASE("an op of one thread starts no other thread, for any OpenMP setting") {
   std::vector<CpuCase> ops = dp::test::every_cpu_op(1);
   const dp::kernels::CpuOpOptions one{.threads = 1};
   const dp::Shape image{8, 64, 16, 16}, weights{64, 64, 3, 3};

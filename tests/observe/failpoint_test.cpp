@@ -111,7 +111,7 @@ TEST_CASE("failpoints: a clause fires only where all of its parts fit") {
   CHECK_FALSE(none.hit(here));
 }
 
-TEST_CASE("failpoints: only nan plants a NaN, also together with a stall, which lasts as long as it says") {
+TEST_CASE("failpoints: only the action nan gives a NaN, and a stall has the given duration") {
   const FailEnvironment fail("nan:update:dev1,stall:update:60ms,stall:reduce:0ms");
   const Failpoints points;
   const auto begin = std::chrono::steady_clock::now();

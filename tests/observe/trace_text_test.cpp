@@ -71,7 +71,7 @@ TEST_CASE("a step without phases is one span, and a tracer of no steps records n
   CHECK(trace_text(none, 0, "r", 0).steps == 0);
 }
 
-TEST_CASE("details of layers, buckets and micro-batches are told apart") {
+TEST_CASE("details of layers, buckets and micro-batches are distinguished") {
   const std::string name = "fc";
   for (const std::size_t number : {0u, 1u, 2u, 3u, 1000u}) {
     CHECK(bucket_of(bucket_detail(number)) == static_cast<std::int64_t>(number));

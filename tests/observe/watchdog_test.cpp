@@ -77,7 +77,7 @@ void check_stall(int replicas) {
 
 }  // namespace
 
-TEST_CASE("progress: what a replica reaches is kept, and all but a micro-batch counts") {
+TEST_CASE("progress: every event of a replica except a micro-batch is counted") {
   engine::Progress progress;
   const std::string layer = "fc";
   CHECK((progress.count() == 0 && progress.phase() == engine::Phase::scatter && progress.layer() == nullptr));

@@ -40,7 +40,7 @@ TEST_CASE("each block of 16 elements belongs to the first group that its paramet
   CHECK(groups_of({}).map().empty());
 }
 
-TEST_CASE("frozen elements are found in any range, in joined pieces") {
+TEST_CASE("frozen elements of any range are returned as joined pieces") {
   const ParameterGroups one = groups_of({{.pattern = "b.*"}, {.pattern = "a.weight", .frozen = true}});
   CHECK(one.frozen_in({0, 112}) == Ranges{{0, 48}});
   CHECK(one.frozen_in({16, 40}) == Ranges{{16, 40}});

@@ -43,7 +43,7 @@ using Lines = std::vector<std::string>;
 
 }  // namespace
 
-TEST_CASE("every option of an optimizer is refused beyond its limits") {
+TEST_CASE("values beyond the limits of an optimizer's option are refused") {
   const std::string rate = "it must be a number from 0 to 1000000";
   const std::string share = "it must be a number from 0 to below 1";
   CHECK(refusal(Sgd{.lr = 0}) == "accepted");

@@ -1,4 +1,4 @@
-// Messages over a socket: what arrives, what a full socket and a closed one do, and which input is rejected.
+// Messages over a socket: complete and partial messages, full and closed sockets, and invalid input.
 #include "engine/process_group/connection.h"
 
 #include <poll.h>
@@ -112,7 +112,7 @@ TEST_CASE("connection: what a full socket does not accept is sent later, in orde
   CHECK_FALSE(sender.unsent());
 }
 
-TEST_CASE("connection: a peer that has closed ends reading after its last message, and drops what is sent to it") {
+TEST_CASE("connection: a closed peer's last message is received, and messages to it are dropped") {
   auto [from, to] = socket_pair();
   Connection receiver(std::move(to));
   CHECK(receiver.read(100));  // nothing yet

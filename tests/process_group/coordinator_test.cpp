@@ -99,7 +99,7 @@ TEST_CASE("coordinator: of 64 connections without a greeting only the oldest is 
   for (std::size_t i = 1; i < strangers.size(); ++i) CHECK(strangers[i].is_quiet());
 }
 
-TEST_CASE("coordinator: all ranks are told of each other, without the token, and no further connections are accepted") {
+TEST_CASE("coordinator: all ranks receive the hello of every rank without the token, and the port is closed") {
   GroupAddress address;
   const Coordinator coordinator(listener_of(address), options_for(address, 3));
   address.listener.close();
@@ -156,7 +156,7 @@ TEST_CASE("coordinator: an exchange is complete when every rank has given its pa
   }
 }
 
-TEST_CASE("coordinator: ranks that do not answer a roll call in time are named to the rank that asked") {
+TEST_CASE("coordinator: the ranks that miss a roll call are reported to the rank that requested it") {
   GroupAddress address;
   const Coordinator coordinator(listener_of(address), options_for(address, 4));
   std::vector<Peer> peers;
@@ -175,7 +175,7 @@ TEST_CASE("coordinator: ranks that do not answer a roll call in time are named t
   REQUIRE(silent);
   CHECK(silent->kind == Kind::silent);
   CHECK(split(silent->body) == std::vector<std::string>{"1", "2", "3"});
-  for (const std::size_t other : {1, 2, 3}) CHECK(peers[other].is_quiet());  // they did not ask
+  for (const std::size_t other : {1, 2, 3}) CHECK(peers[other].is_quiet());  // they did not request the roll call
   peers[3].send({Kind::roll});
   for (Peer& peer : peers) {
     const auto roll = peer.next();
@@ -268,7 +268,7 @@ TEST_CASE("coordinator: the first failure is passed on to all ranks, and later o
   }
 }
 
-TEST_CASE("coordinator: its end waits for the last message of every rank") {
+TEST_CASE("coordinator: the destructor waits for the last message of every rank") {
   GroupAddress address;
   auto coordinator = std::make_unique<Coordinator>(listener_of(address), options_for(address, 2));
   Peer first(address, 0, 2), second(address, 1, 2);

@@ -53,7 +53,7 @@ void print(int to, const std::string& line) { ::dprintf(to, "%s\n", line.c_str()
 
 void nap() { std::this_thread::sleep_for(std::chrono::milliseconds(5)); }
 
-// A file in the folder of the test, which tells another rank that this one has come so far.
+// A file in the folder of the test. It signals another rank that this rank has reached a point.
 std::string mark_of(const std::string& rank) { return variable("DP_TEST_FOLDER") + "/ready" + rank; }
 void mark() { write_text(mark_of(variable("RANK")), ""); }
 void wait_for_rank(const std::string& rank) {

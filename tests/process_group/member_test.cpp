@@ -87,7 +87,7 @@ Refusal refusal_after(const process_group::Message& message) {
 
 }  // namespace
 
-TEST_CASE("member: a rank introduces itself, counts the ranks on its host, and says goodbye") {
+TEST_CASE("member: a rank sends hello, counts the ranks on its host, and sends bye") {
   GroupAddress address;
   std::shared_ptr<ProcessGroup> group;
   std::thread joining([&] { group = ProcessGroup::join(address.options(2, 5)); });

@@ -182,7 +182,7 @@ std::vector<std::string> event_files(const std::string& folder) {
   return files;
 }
 
-TEST_CASE("a new run in a folder with events of an earlier one drops these from step 0 on") {
+TEST_CASE("a new run in a folder with old events discards them from step 0") {
   const TemporaryFolder temp;
   { RunFolder(temp / "run").begin("", std::nullopt); }
   REQUIRE(event_files(temp / "run").size() == 1);
@@ -216,7 +216,7 @@ TEST_CASE("a file to append to can be moved, cut and appended to, and without a 
                [&] { AppendFile(temp / "b/c", AppendFile::Open::new_only); });
 }
 
-TEST_CASE("the newest checkpoints by number are kept, and what only resembles one stays") {
+TEST_CASE("only the newest numbered checkpoints are kept, and folders with similar names are not removed") {
   const TemporaryFolder temp;
   RunFolder folder(temp / "run");
   CHECK_FALSE(folder.has_checkpoints());

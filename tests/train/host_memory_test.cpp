@@ -93,7 +93,7 @@ TEST_CASE("a checkpoint's copies count if one is written") {
   }
 }
 
-TEST_CASE("a checkpoint's copies depend on the optimizer's state, and a dry run makes none") {
+TEST_CASE("a checkpoint needs copies of the weights and the optimizer's state, and a dry run needs none") {
   const FakeSystem system;
   const std::size_t copy = static_cast<std::size_t>(narrow_net().parameter_count()) * sizeof(float);
   const auto check = [&](const Optimizer& optimizer, bool dry_run, std::size_t copies) {

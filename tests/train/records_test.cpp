@@ -234,7 +234,7 @@ TEST_CASE("the comment of config.toml names program, host, command and data, in 
   CHECK(provenance_comment(part) == head + "and 2 test images, 10 classes\n");
 }
 
-TEST_CASE("env.json keeps the parts of a run, and an end replaces only the part that it belongs to") {
+TEST_CASE("env.json keeps all parts of a run, and the end of a part replaces only that part") {
   const TemporaryFolder temp;
   const auto parts = [&] { return Json::parse(read_text(temp / "env.json"))["parts"]; };
   add_environment(temp.path(), {{"started", "1"}, {"host", "\xff"}});

@@ -1,4 +1,4 @@
-// Where a resumed run looks for its checkpoint, and what it says if there is none, or one that does not fit.
+// The search for the checkpoint of a resumed run, and the errors for missing and incompatible ones.
 #include <filesystem>
 
 #include "engine/train/record/run_folder.h"
@@ -24,7 +24,7 @@ std::string found(const std::string& resume, const std::string& output_dir = "",
   return find_resumed_folder(options, locked, {});
 }
 
-TEST_CASE("a path without a checkpoint is refused with what it is and what to give") {
+TEST_CASE("a path without a checkpoint is refused with the reason and the remedy") {
   const TemporaryFolder temp;
   const auto refused = [&](ErrorCode code, const std::string& resume, const std::string& text,
                            const std::string& output_dir = "") {
@@ -52,7 +52,7 @@ TEST_CASE("a path without a checkpoint is refused with what it is and what to gi
           path);
 }
 
-TEST_CASE("in a folder that another run has locked the last checkpoint is taken as it is") {
+TEST_CASE("in a folder locked by another run, the checkpoint `last` is read without repair") {
   const TemporaryFolder temp;
   const std::string run = temp / "run", last = run + "/checkpoints/last", best = run + "/checkpoints/best";
   run_until(tiny_options(run), 10);

@@ -135,7 +135,7 @@ TEST_CASE("the report of an epoch has its steps' sums, its last rate, its time, 
   }
 }
 
-TEST_CASE("a run with nothing left to train evaluates, and says so") {
+TEST_CASE("a run with no steps left only evaluates and reports this") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   CHECK(notices(options).empty());
@@ -145,7 +145,7 @@ TEST_CASE("a run with nothing left to train evaluates, and says so") {
                       "nothing is left to train: the run is at step 21, epoch 3 of 3"});
 }
 
-TEST_CASE("a run that runs out of patience says after how many evaluations") {
+TEST_CASE("early stopping reports the number of evaluations without improvement") {
   TrainerOptions options = tiny_options();
   options.epochs = 9;
   options.patience = 1;
@@ -156,7 +156,7 @@ TEST_CASE("a run that runs out of patience says after how many evaluations") {
   CHECK(said.back() == "ended early: 1 evaluation without a higher top-1 (--patience)");
 }
 
-TEST_CASE("a timeline or a profile that begins after the run says that it contains no step") {
+TEST_CASE("a timeline or profile that would begin after the last step is reported as empty") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options();
   options.max_steps = 2;
@@ -204,7 +204,7 @@ TEST_CASE("an evaluation reports its file of weights, its result alone, and writ
   expect_error(ErrorCode::io, {"none/summary.json"}, [&] { Trainer(tiny_model(), tiny_digits(), options).evaluate(); });
 }
 
-TEST_CASE("an evaluation has the epoch of its checkpoint, and needs one if it is to resume") {
+TEST_CASE("an evaluation has the epoch of its checkpoint, and --resume requires a checkpoint") {
   const TemporaryFolder temp;
   run_until(tiny_options(temp / "run"), 10);
   TrainerOptions options = tiny_options();
@@ -240,7 +240,7 @@ TEST_CASE("a checkpoint beyond the end of this run's epoch is refused") {
                [&] { Trainer(tiny_model(), datasets::digits(288, 130), options).run(); });
 }
 
-TEST_CASE("without its incomplete batch an epoch ends earlier, also for a run resumed with another batch size") {
+TEST_CASE("drop_last ends an epoch before its incomplete batch, also after a resume with another batch size") {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.drop_last = true;  // 6 batches of 48, 12 left

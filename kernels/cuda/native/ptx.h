@@ -146,11 +146,12 @@ __device__ __forceinline__ float2 unpack_f16(unsigned pair) {
 // Whether the code for compute capability 9.0 was compiled for sm_90a.
 inline constexpr bool kHasWgmma = DP_CUDA_SM90A;
 
-// Descriptor of an operand in shared memory: 64 lines (rows of a, columns of b) by 16 k's, with the 128-byte swizzle.
-// Memory rows have 128 bytes and are 128-byte aligned. K-major operands have one memory row for each line. `first`
-// points to the first line's first k, whose chunk (16 bytes) has an even number. Other operands have one memory row
-// for each k, and `first` points to the first of them. Swizzle: chunk c of the memory row at shared address a is stored
-// at chunk c ^ (a / 128 % 8). `first` is the address without the swizzle.
+// Returns the descriptor of an operand in shared memory: 64 lines (rows of a or columns of b) by 16 values of k, with
+// the 128-byte swizzle. A memory row has 128 bytes, is 128-byte aligned, and consists of 8 chunks of 16 bytes.
+// K-major: each memory row contains one line. `first` is the address of the first line's first value. This value must
+// begin a chunk with an even number. MN-major: each memory row contains one k of all lines. `first` is the address of
+// the first of these rows. Swizzle: chunk c of the memory row at shared address a is stored as chunk c ^ (a / 128 % 8).
+// `first` is the address before the swizzle.
 __device__ __forceinline__ std::uint64_t wgmma_descriptor(const void* first) {
   constexpr std::uint64_t kSwizzle = std::uint64_t{1} << 62;            // of 128 bytes
   constexpr std::uint64_t kEightRows = std::uint64_t{1024 / 16} << 32;  // distance between groups of eight rows
@@ -171,7 +172,7 @@ __device__ __forceinline__ void wgmma_fence() {
   asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #endif
 }
-// Puts all wgmmas since the last call into one group.
+// Commits all wgmmas since the last call as one group.
 __device__ __forceinline__ void wgmma_commit() {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -204,7 +205,7 @@ __device__ __forceinline__ void fence_accumulators(float (&d)[count]) {
         "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])                   \
       : "l"(a), "l"(b), "r"(1), "n"(k_major_a ? 0 : 1), "n"(k_major_b ? 0 : 1))
 
-// d += a b in float32, asynchronous: do not change the operands and do not access d before a wait. a and b are
+// Computes d += a b in float32, asynchronously. Do not change the operands or access d before a wait. a and b are
 // descriptors. d[4 j + 2 half + i] of thread t is the result of row t / 32 * 16 + t % 32 / 4 + half * 8 and column
 // 8 j + t % 4 * 2 + i; half and i are 0 or 1.
 template <typename Low, bool k_major_a, bool k_major_b>

@@ -29,8 +29,9 @@ struct SpacedImages {
 // Largest offset of a tap of a 3x3 window, in cells.
 __host__ __device__ inline int spaced_reach(int width) { return width + 2; }
 
-// The first place from `shared` on at which the swizzle starts anew. It is less than kWgmmaAlignment bytes away.
-inline constexpr int kWgmmaAlignment = 1024;  // bytes
+// Bytes after which the swizzle pattern repeats.
+inline constexpr int kWgmmaAlignment = 1024;
+// Returns the first address from `shared` on that is a multiple of kWgmmaAlignment.
 __device__ inline uint4* wgmma_aligned(uint4* shared) {
   return shared + (kWgmmaAlignment - ptx::shared_address(shared) % kWgmmaAlignment) % kWgmmaAlignment / 16;
 }

@@ -42,7 +42,7 @@ TEST_CASE("the lists of models and of data sets are tables") {
         "synthetic      (1, 28, 28)         10       1  mnist_convnet  random bytes\n");
 }
 
-TEST_CASE("a report is written into the folder of its run, or here if it compares several") {
+TEST_CASE("a report of one run is written to its folder, a report of several runs to the current folder") {
   const TemporaryFolder temp;
   for (const char* run : {"run", "other"}) {
     printed(kTiny + Words{"--max-steps", "1", "--output-dir", run, "--quiet"}, temp);
@@ -59,7 +59,7 @@ TEST_CASE("a report is written into the folder of its run, or here if it compare
   check_bad_input({{"report", "run", "-o", ""}, 2, {"--output: it is empty; name a file"}}, temp.path());
 }
 
-TEST_CASE("the version is the same in --version, in env and in the record of a run") {
+TEST_CASE("--version, env and config.toml have the same version") {
   const TemporaryFolder temp;
   const std::string line = printed({"--version"}, temp);
   REQUIRE(line.starts_with("dp_train "));
@@ -71,14 +71,14 @@ TEST_CASE("the version is the same in --version, in env and in the record of a r
   CHECK_THAT(read_text(temp / "run/config.toml"), Catch::Contains("# dp_train " + version + ", commit "));
 }
 
-TEST_CASE("the plan of --print-plan is all that is printed") {
+TEST_CASE("--print-plan prints the plan and nothing else") {
   const TemporaryFolder temp;
   const std::string plan = printed(kTiny + Words{"--print-plan"}, temp);
   CHECK_THAT(plan, Catch::Contains("plan for 16 rows, training") && !Catch::Contains("test images"));
   CHECK(printed(kTiny + Words{"--print-plan", "--quiet"}, temp) == plan);
 }
 
-TEST_CASE("words that are no options of the program get the answer that fits them") {
+TEST_CASE("every unknown word is refused with its own message") {
   const TemporaryFolder temp;
   const std::string hint = "; dp_train --help lists the options\n";
   const auto check = [&](const Words& words, const std::string& answer) {
@@ -97,7 +97,7 @@ TEST_CASE("words that are no options of the program get the answer that fits the
   check({"--num-gpus", "1", "--cpu", "1"}, "--num-gpus excludes --cpu" + hint);
 }
 
-TEST_CASE("an argument may be written in capitals") {
+TEST_CASE("arguments may be in upper case") {
   const TemporaryFolder temp;
   CHECK(printed({"completion", "FISH"}, temp) == printed({"completion", "fish"}, temp));
   CHECK_THAT(printed({"completion", "Man"}, temp), Catch::StartsWith(".TH DP_TRAIN 1 "));

@@ -16,7 +16,7 @@ using namespace dp::test;
 
 const Words kSelftest{"selftest", "--cpu", "2"};
 
-TEST_CASE("selftest prints a line with a figure for each check and leaves no file behind") {
+TEST_CASE("selftest prints one line with a figure for each check and removes its files") {
   const TemporaryFolder temp;
   fs::create_directory(temp / "scratch");
   const Outcome outcome = Program(kSelftest, temp.path(), {"TMPDIR=" + (temp / "scratch")}).wait();
@@ -35,7 +35,7 @@ TEST_CASE("selftest prints a line with a figure for each check and leaves no fil
   CHECK(fs::is_empty(temp / "scratch"));
 }
 
-TEST_CASE("selftest without a folder for temporary files is an I/O error, and the devices that it chose are named") {
+TEST_CASE("selftest fails with an I/O error if it cannot create temporary files, after it has printed the devices") {
   const TemporaryFolder temp;
   const Outcome outcome = Program({"selftest"}, temp.path(), {"TMPDIR=" + (temp / "none")}).wait();
   INFO(outcome.out << outcome.err);
@@ -60,7 +60,7 @@ TEST_CASE("selftest counts the checks that failed") {
   CHECK(lines.back() == "selftest: " + std::to_string(failed) + " of 5 checks failed");
 }
 
-TEST_CASE("selftest ends after a signal without a verdict") {
+TEST_CASE("after a signal selftest ends without a result") {
   const TemporaryFolder temp;
   Program program(kSelftest, temp.path(), {"DP_FAIL=stall:forward:dev0:step4:700ms"});
   program.wait_for("ok      the network learns");

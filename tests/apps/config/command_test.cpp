@@ -1,4 +1,4 @@
-// What parse_command() and complete() make of the words of a command line, a file and a record.
+// Tests parse_command() and complete() with a command line, a config file and a recorded run.
 #include "dp_train/command.h"
 
 #include <filesystem>
@@ -35,7 +35,7 @@ dp::TrainerOptions options_of(const std::string& toml, Words words) {
   return options_of(parsed(Words{"--config", temp / "a.toml"} + words));
 }
 
-TEST_CASE("an option on the command line replaces the other form of it in a config") {
+TEST_CASE("an option on the command line replaces an equivalent option of a config file") {
   CHECK(options_of("batch-size-per-gpu = 4\n", {"-b", "16"}).batch_size == 16);
   CHECK(options_of("batch-size = 16\n", {"--batch-size-per-gpu", "4"}).batch_size == 8);
   CHECK(options_of("batch-size-per-gpu = 4\n", {}).batch_size == 8);
@@ -53,7 +53,7 @@ TEST_CASE("a flag that sets another option has no effect if it is false") {
   CHECK(options_of(parsed({"--no-graphs=false"})).parallel.graphs == dp::Graphs::automatic);
 }
 
-TEST_CASE("the command names who gave each option, under the name of the option that it sets") {
+TEST_CASE("the command records the source of each option, under the name of the option that it sets") {
   const TemporaryFolder temp;
   const std::string file = temp / "a.toml";
   write_text(file, "momentum = 0.8\nlr = 0.02\n");
@@ -67,7 +67,7 @@ TEST_CASE("the command names who gave each option, under the name of the option 
                                                                        {"momentum", file}});
 }
 
-TEST_CASE("options for another kind of device are named, unless they are false or in a config") {
+TEST_CASE("options for another kind of device are reported, unless they are false or in a config file") {
   using Only = std::vector<std::pair<std::string, dp::DeviceKind>>;
   const TemporaryFolder temp;
   write_text(temp / "a.toml", "no-autotune = true\n");
@@ -95,14 +95,14 @@ TEST_CASE("the options of the data are recorded, with the whole path of the fold
                                   {"images", std::int64_t{9}}});
 }
 
-TEST_CASE("underscores stand for dashes in the name of an option, not in its value") {
+TEST_CASE("underscores in an option's name are read as dashes, and its value is unchanged") {
   const Command command = parsed({"--batch_size=8", "--experiment=a_b", "--output_dir", "c_d"});
   CHECK(command.trainer.batch_size == 8);
   CHECK(command.experiment == "a_b");
   CHECK(command.output_dir == "c_d");
 }
 
-TEST_CASE("an option that a resume repeats unchanged keeps the recorded options that belong to it") {
+TEST_CASE("a resume that repeats a recorded option keeps the recorded options that depend on it") {
   const std::vector<dp::RecordedOption> recorded{
       {"lr-scheduler", {"step"}}, {"lr-gamma", {"0.5"}}, {"batch-size", {"16"}}, {"option-of-an-old-version", {"1"}}};
   const auto resumed = [&](const Words& words) {
@@ -148,7 +148,7 @@ TEST_CASE("the batch size per replica counts pipelines, not devices") {
   CHECK(options_of(parsed(words + Words{"--pipeline-stages", "3"}), 6).batch_size == 8);
 }
 
-TEST_CASE("options of training are refused with --evaluate, and names of experiments that are no names") {
+TEST_CASE("training options are refused with --evaluate, and invalid names of experiments are refused") {
   const Words evaluate{"--evaluate", "--init", "a"};
   CHECK_NOTHROW(options_of(parsed(evaluate)));
   CHECK_NOTHROW(options_of(parsed({"--trace", "t.json", "--profile"})));
@@ -165,7 +165,7 @@ TEST_CASE("options of training are refused with --evaluate, and names of experim
         "--experiment '" + std::string(bad) + "' is not a plain name; leave out slashes and control characters");
 }
 
-TEST_CASE("a resume from auto goes with --init and with each option that names the folder") {
+TEST_CASE("--resume auto is allowed with --init and with each option that sets the folder") {
   const auto check = [](const Words& words) { dp_train::check_resume(parsed(words)); };
   CHECK_NOTHROW(check({"--init", "a"}));
   CHECK_NOTHROW(check({"--resume", "a"}));
@@ -175,7 +175,7 @@ TEST_CASE("a resume from auto goes with --init and with each option that names t
   CHECK_THROWS_WITH(check({"--resume", "auto"}), "--resume auto requires the run's folder; give it with --output-dir");
 }
 
-TEST_CASE("the options that choose devices are repeated in one order, and replicas share devices") {
+TEST_CASE("the device options are printed in a fixed order, and replicas may share a device") {
   const Command command = parsed({"--engine", "ddp", "--replicas-per-device", "2", "-b", "8", "--cpu", "3"});
   CHECK(dp_train::device_options(command) == "--cpu 3 --replicas-per-device 2 --engine ddp");
   CHECK(dp_train::device_options(parsed({"--gpus", "0,1"})) == "--gpus 0,1");

@@ -52,7 +52,7 @@ struct Case {
   std::string path() const { return temp / "MNIST/raw/data.gz"; }
 };
 
-TEST_CASE("a download prints where each file comes from and how to train on it") {
+TEST_CASE("a download prints the address of each file and the command that trains on the data set") {
   const Case one;
   const LocalServer server([&](const Request& request) { return part_of(one.file, request); });
   const std::string address = server.address(), bare = address.substr(0, address.size() - 1);
@@ -73,7 +73,7 @@ TEST_CASE("a download prints where each file comes from and how to train on it")
   fs::current_path(before);
 }
 
-TEST_CASE("a replaced file and a mirror that fails are warnings, also if the download is quiet") {
+TEST_CASE("a quiet download warns about a replaced file and a failed mirror") {
   Case one;
   const LocalServer first([](const Request&) { return Reply{"", "404 Not Found"}; });
   const LocalServer second([&](const Request& request) { return part_of(one.file, request); });
@@ -89,7 +89,7 @@ TEST_CASE("a replaced file and a mirror that fails are warnings, also if the dow
   CHECK(read_text(one.path()) == one.file);
 }
 
-TEST_CASE("a stopped download names the part with which it continues, and nothing to train on") {
+TEST_CASE("a stopped download prints the partial file that it will continue, and no training command") {
   Case one;
   const LocalServer server([&](const Request& request) { return part_of(one.file, request); });
   one.stop = 2;
@@ -101,7 +101,7 @@ TEST_CASE("a stopped download names the part with which it continues, and nothin
   CHECK_FALSE(fs::exists(one.path()));
 }
 
-// What a terminal receives from a download that continues after half of the file.
+// Returns what a download that continues at half of the file writes to a terminal.
 std::string shown_on_a_terminal(const Case& one, const dp_train::FetchOptions& options) {
   write_text(one.path() + ".part", one.file.substr(0, one.file.size() / 2));
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
@@ -123,7 +123,7 @@ std::string shown_on_a_terminal(const Case& one, const dp_train::FetchOptions& o
   return text;
 }
 
-TEST_CASE("on a terminal a line shows the progress of a download, and is erased") {
+TEST_CASE("on a terminal a download shows one progress line and erases it at the end") {
   for (const bool progress : {true, false})
     for (const bool quiet : {true, false}) {
       const Case one;
@@ -172,7 +172,7 @@ cifar-100-binary.tar.gz 168513733 03b5dce01913d631647c71ecec9e9cb8
   CHECK_THROWS_WITH(dp_train::source("digits"), "fetch digits: there is no address for this data set");
 }
 
-TEST_CASE("errors of files give the path, the call and the reason, and advice if the disk is full") {
+TEST_CASE("file errors have the path, the call and the reason, and a remedy for a full disk") {
   const TemporaryFolder temp;
   const std::string none = temp / "none";
   CHECK_THROWS_WITH(dp_train::checksum(none, 64), none + ": open failed: No such file or directory");

@@ -139,7 +139,7 @@ void write_script(const std::string& file, const std::string& text) {
   fs::permissions(file, fs::perms::owner_all);
 }
 
-TEST_CASE("dp_train fetch starts the program beside it or in ../lib/dp with what the command line says") {
+TEST_CASE("dp_train fetch starts dp_fetch from its own folder or from ../lib/dp and passes all arguments") {
   const TemporaryFolder temp;
   fs::create_directory(temp / "bin");
   fs::copy_file(DP_TRAIN_PATH, temp / "bin/dp_train");

@@ -9,7 +9,7 @@
 
 namespace dp::test {
 
-// Writes a standard descriptor into a file, or a terminal, during its lifetime.
+// While this object exists, a standard descriptor writes to a file or a terminal.
 class OutputInto {
  public:
   OutputInto(int descriptor, const std::string& file) : descriptor_(descriptor), before_(::dup(descriptor)) {

@@ -50,7 +50,7 @@ TEST_CASE("with --no-progress no line is rewritten on a terminal") {
   CHECK_THAT(printed_on_a_terminal({"--output-dir", "@/b", "-p", "1", "--no-progress"}), !Catch::Contains("\x1b[J"));
 }
 
-TEST_CASE("on a terminal a line names the work before training, until it ends") {
+TEST_CASE("on a terminal one line shows the work before training and is erased at its end") {
   const auto shown = [](const std::string& work) { return "\r" + work + " ...\x1b[J\r\r\x1b[J\r"; };
   const std::string plain = printed_on_a_terminal({"--output-dir", "@/works", "--epochs", "1"}, {{"", 80}});
   CHECK_THAT(plain, Catch::Contains(shown("Reading images")) && Catch::Contains(shown("Planning layers")));

@@ -28,7 +28,7 @@ Batch part_of_eight(const Model& model, std::int64_t rows, std::uint64_t seed) {
   return batch;
 }
 
-// The error's text. Only for errors of this rank alone, after which the process group goes on.
+// Returns the error's text. Only for errors that do not end the process group.
 std::string refusal_of(const std::function<void()>& work) {
   try {
     work();
@@ -40,7 +40,7 @@ std::string refusal_of(const std::function<void()>& work) {
 
 }  // namespace
 
-TEST_CASE("nccl: with graphs a rank's part of a global batch must not change, nor its memory") {
+TEST_CASE("nccl: with graphs the local batch size and the memory of a rank must not change") {
   const Model model = narrow_convnet();
   for (const bool allocates : {false, true}) {
     SimulatedGpus machine(2);
@@ -87,7 +87,7 @@ TEST_CASE("nccl: if a rank disables graphs or traces other steps, all ranks run 
   CHECK(steps_of([](DataParallelOptions& o) { o.trace_first = 1; }) == Steps{other, other});
 }
 
-TEST_CASE("nccl: --graphs always on one rank demands graphs of all ranks") {
+TEST_CASE("nccl: --graphs always on one rank requires graphs on all ranks") {
   const Model model = narrow_convnet();
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl;

@@ -34,7 +34,7 @@ Described described(const DataParallel& net) {
 
 }  // namespace
 
-TEST_CASE("simulated GPUs: eight kinds of steps have graphs, and a further one replaces the least recently used") {
+TEST_CASE("simulated GPUs: at most eight kinds of steps have graphs, and a new one replaces the least recently used") {
   SimulatedGpus machine(1);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   const Model model = narrow_convnet();
@@ -78,7 +78,7 @@ TEST_CASE("simulated GPUs: a kind of step is described with the nodes of all its
   CHECK(three - two > one / 2);
 }
 
-TEST_CASE("simulated GPUs: the choice of graphs has its reason") {
+TEST_CASE("simulated GPUs: the reason for or against graphs is reported") {
   const Model model = narrow_convnet();
   for (const int gpus : {1, 2}) {
     INFO(gpus << " GPUs");

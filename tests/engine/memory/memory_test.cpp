@@ -93,7 +93,7 @@ TEST_CASE("the memory estimate follows options that change the kernels, the stat
   check("float16", options, momentum);
 }
 
-TEST_CASE("memory that grows from batch to batch ends at the estimate for all of them") {
+TEST_CASE("after growing with each batch, the memory equals the estimate for all batches") {
   const Model model = residual_net();
   DataParallelOptions gathered = on_cpus(2), pipeline = on_cpus(4);
   gathered.loss = LossAt::gathered;

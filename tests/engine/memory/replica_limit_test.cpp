@@ -57,7 +57,7 @@ TEST_CASE("replica limit: weights and gradients that exceed it by a byte are ref
   }
 }
 
-TEST_CASE("replica limit: batches count together with what a replica holds already") {
+TEST_CASE("replica limit: the memory of a batch is added to the memory that the replica holds") {
   const Model model = small_convnet();
   for (const int replicas : {1, 2}) {
     INFO(replicas << " replicas");

@@ -104,7 +104,7 @@ TEST_CASE("a plan's description has the stages of the plan in order") {
   CHECK(evaluation.plan().describe().starts_with("plan for 4 rows, evaluation: 5 steps, "));
 }
 
-TEST_CASE("a plan without rows, or whose output is no row of scores, is rejected with the remedy") {
+TEST_CASE("a plan without rows or without an output of shape (classes,) is rejected with the remedy") {
   CHECK(rejected(normalised(), {.batch = 0}) == "a plan needs at least one row");
   ModelBuilder m("open_end", Shape{1, 8, 8});
   const Model open = m.build(m.conv2d("conv", m.input(), {.out_channels = 2}));

@@ -48,7 +48,7 @@ ImageSet random_set(const Shape& shape, std::uint64_t seed) {
 
 DeviceImages images_of(const ImageSet& set) { return {std::make_shared<ImageSet>(set)}; }
 
-// Uploads a set that `change` has spoiled. Returns the error's text.
+// Applies `change` to a valid set and uploads it. Returns the error's text.
 template <typename Change>
 std::string refusal(Change&& change) {
   ImageSet set = random_set({3, 2, 4, 4}, 1);

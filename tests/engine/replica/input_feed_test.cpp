@@ -56,7 +56,7 @@ TEST_CASE("input feed: each part is rounded up, and the memory is three times a 
   CHECK(own.feed->held() == 1536);
 }
 
-TEST_CASE("input feed: the shards of a minibatch are stored one after another, and the next minibatch begins anew") {
+TEST_CASE("input feed: shards are stored one after another, and the next minibatch starts at the beginning") {
   Feed own;
   own.feed->reserve(512);
   std::byte* const start = own.feed->place();
@@ -77,7 +77,7 @@ TEST_CASE("input feed: the shards of a minibatch are stored one after another, a
   }
 }
 
-TEST_CASE("input feed: parts without a source have a place and are not copied") {
+TEST_CASE("input feed: parts without a source have memory and are not copied") {
   Feed own;
   own.feed->reserve(256);
   const auto labels = bytes_from(1, 4), old = bytes_from(50, 64);

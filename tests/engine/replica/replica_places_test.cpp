@@ -53,7 +53,7 @@ class Recording final : public kernels::HostContext {
 
 }  // namespace
 
-TEST_CASE("replica: items use the lanes in turn, and their saved inputs follow the lanes") {
+TEST_CASE("replica: items are assigned to the lanes cyclically, and saved inputs are stored behind the lanes") {
   Single replica({.stage = 1, .micro_batches = 4, .lanes = 2, .saved_inputs = 3});
   const Shape shape{2, 2, 4, 4};
   constexpr std::size_t kInput = 2 * 32 * 8;
@@ -70,7 +70,7 @@ TEST_CASE("replica: items use the lanes in turn, and their saved inputs follow t
   }
 }
 
-TEST_CASE("replica: one saved input takes memory, and none takes none") {
+TEST_CASE("replica: only a saved input needs memory for saved inputs") {
   const Shape shape{2, 2, 4, 4};
   for (const int saved : {0, 1})
     for (const bool later : {false, true}) {

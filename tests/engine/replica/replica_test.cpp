@@ -249,7 +249,7 @@ TEST_CASE("replica: a pass runs segment by segment, up to the next step that gat
   CHECK(followed == 10);
 }
 
-TEST_CASE("replica: work of a timed step counts for its phase, and only there") {
+TEST_CASE("replica: the time of a timed step is added to its phase only") {
   const auto nap = step_of([] { std::this_thread::sleep_for(std::chrono::milliseconds(2)); });
   struct Row {
     Phase phase;

@@ -148,7 +148,7 @@ TEST_CASE("the closing text of a run, exactly") {
   CHECK(summary_text({.interrupted = true}, "--cpu 2") == "Interrupted\n");
 }
 
-TEST_CASE("an epoch's line has the test of the weights and of their average, and drops the former first") {
+TEST_CASE("an epoch's line has the tests of the weights and of their average, and drops the weights' first") {
   EpochReport epoch{.epoch = 12, .seconds = 8, .images_per_second = 100, .lr = 0.05};
   epoch.train = {.loss_sum = 3, .samples = 10};
   epoch.test = EvalReport{.stats = {.loss_sum = 4, .samples = 10, .top1 = 5, .top5 = 6}};
@@ -180,7 +180,7 @@ class Labelled final : public Dataset {
   std::vector<std::pair<std::string, std::int64_t>> others_;
 };
 
-TEST_CASE("the lines about a data set: the smallest and the largest class, and the files that are no images") {
+TEST_CASE("the lines about a data set have the smallest and largest class and the files that are not images") {
   using Others = std::vector<std::pair<std::string, std::int64_t>>;
   const auto described = [](const Others& train, const Others& test) {
     return describe_data({std::make_shared<Labelled>(std::vector<std::int32_t>{0, 1, 1, 2, 2, 2}, train),

@@ -117,7 +117,7 @@ std::string over(const std::string& line) { return "\r" + line + "\x1b[J\r"; }
 std::string bold(const std::string& text) { return "\x1b[1m" + text + "\x1b[0m\n"; }
 const std::string kAfterProgress = "\n\x1b[J";
 
-TEST_CASE("on a terminal progress is one rewritten line, and other work and results have lines of their own") {
+TEST_CASE("on a terminal progress is one rewritten line, and other work and results have separate lines") {
   const std::string printed = on_terminal([] {
     TrainerCallbacks console = console_callbacks();
     console.on_work({"Planning layers"});

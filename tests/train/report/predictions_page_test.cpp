@@ -49,7 +49,7 @@ std::string behind(const std::string& page, const std::string& part) {
   return at == std::string::npos ? "" : page.substr(at + part.size());
 }
 
-TEST_CASE("a confusion matrix with names, numbers and tooltips is drawn exactly like this") {
+TEST_CASE("the whole drawing of a confusion matrix with names, numbers and tooltips") {
   const auto record =
       record_of(3, {{0, 0, 8}, {0, 1, 2}, {1, 1, 7}, {1, 2, 13}}, {"cat", "größe <abcdef", "exactly 10"});
   const std::string wanted =
@@ -158,7 +158,7 @@ TEST_CASE("a confusion matrix of more than 20 classes has one path for each shad
   CHECK(figure_of(predictions_section({run_of(record)})) == wanted);
 }
 
-TEST_CASE("20 classes still have labels, and numbers while these are large enough to read") {
+TEST_CASE("a confusion matrix of 20 classes has labels, and numbers if they are large enough to read") {
   for (const std::int64_t most : {999, 1000}) {
     const std::string page = predictions_section({run_of(record_of(20, {{0, 0, most}, {19, 18, 1}}))});
     CHECK_THAT(page, Catch::Contains(" class=\"end\">19</text>") && Catch::Contains("19 taken for 18: 1 (100.0 %)"));
@@ -257,7 +257,7 @@ nlohmann::json smallest() {
   return json;
 }
 
-TEST_CASE("predictions.json may have the largest and smallest values of each field, and nothing beyond them") {
+TEST_CASE("predictions.json is read up to the limits of each field and refused beyond them") {
   const TemporaryFolder temp;
   const auto read = [&](const nlohmann::json& json) {
     write_text(temp / "p.json", json.dump());
