@@ -7,6 +7,7 @@
 #include "kernels/comm/wire_communicator.h"
 #include "kernels/host/cores.h"
 #include "support/catch.h"
+#include "support/refusal.h"
 
 using namespace dp;
 using namespace dp::kernels;
@@ -63,17 +64,6 @@ class BlockedWire final : public Wire {
  private:
   State& state_;
 };
-
-template <typename Work>
-std::string error_of(const Work& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::usage);
-    return error.what();
-  }
-  return "no error";
-}
 
 }  // namespace
 
@@ -134,18 +124,18 @@ TEST_CASE("wire: invalid calls are rejected with the communicator and what is al
            " is not one of the 2 ranks of communicator recorded; name a root from 0 to 1";
   };
   for (const int root : {-1, 2}) {
-    CHECK(error_of([&] { comm.broadcast(data, 1, DType::f32, root, *stream); }) == no_root(root));
-    CHECK(error_of([&] { comm.reduce(data, 1, DType::f32, root, *stream); }) == no_root(root));
-    CHECK(error_of([&] { comm.gather(data, data, two, root, *stream); }) == no_root(root));
-    CHECK(error_of([&] { comm.scatter(data, data, two, root, *stream); }) == no_root(root));
+    CHECK(refusal_of([&] { comm.broadcast(data, 1, DType::f32, root, *stream); }) == no_root(root));
+    CHECK(refusal_of([&] { comm.reduce(data, 1, DType::f32, root, *stream); }) == no_root(root));
+    CHECK(refusal_of([&] { comm.gather(data, data, two, root, *stream); }) == no_root(root));
+    CHECK(refusal_of([&] { comm.scatter(data, data, two, root, *stream); }) == no_root(root));
   }
   const std::string begin = "communicator recorded supports 0 or more elements of float32, float64 or bfloat16, not ";
   for (const DType type : {DType::u8, DType::i32, DType::i64, DType::f16})
-    CHECK(error_of([&] { comm.all_reduce(data, 4, type, *stream); }) == begin + "4 of " + dp::to_string(type));
-  CHECK(error_of([&] { comm.all_gather(data, -1, DType::f32, *stream); }) == begin + "-1 of float32");
+    CHECK(refusal_of([&] { comm.all_reduce(data, 4, type, *stream); }) == begin + "4 of " + dp::to_string(type));
+  CHECK(refusal_of([&] { comm.all_gather(data, -1, DType::f32, *stream); }) == begin + "-1 of float32");
   const std::string sizes = "gather and scatter over 2 ranks need as many sizes, not 3";
-  CHECK(error_of([&] { comm.gather(data, data, three, 0, *stream); }) == sizes);
-  CHECK(error_of([&] { comm.scatter(data, data, three, 0, *stream); }) == sizes);
+  CHECK(refusal_of([&] { comm.gather(data, data, three, 0, *stream); }) == sizes);
+  CHECK(refusal_of([&] { comm.scatter(data, data, three, 0, *stream); }) == sizes);
   stream->synchronize();
   CHECK(record.jobs.empty());
 }

@@ -4,25 +4,11 @@
 #include "kernels/op_args.h"
 #include "support/catch.h"
 #include "support/patience.h"
+#include "support/refusal.h"
 
 using namespace dp;
 using namespace dp::kernels;
 using namespace dp::test;
-
-namespace {
-
-template <typename Work>
-std::string usage_error_of(const Work& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    CHECK(error.code() == ErrorCode::usage);
-    return error.what();
-  }
-  return "no error";
-}
-
-}  // namespace
 
 TEST_CASE("the seconds of inline work are counted for its label until they are taken") {
   BareContext context;
@@ -86,17 +72,17 @@ TEST_CASE("invalid calls on a stream and unfinished work have their messages") {
   auto stream = context.make_stream();
   const auto other = context.make_stream();
   char data[kMaxUploadBytes + 1] = {};
-  CHECK(usage_error_of([&] { stream->upload(data, data, sizeof data); }) ==
+  CHECK(refusal_of([&] { stream->upload(data, data, sizeof data); }) ==
         "an upload of 257 bytes exceeds the limit of 256; use a copy instead");
   LambdaOp work([] {});
   const std::vector<void*> args(kMaxOpArgs + 1, data);
-  CHECK(usage_error_of([&] { work.run(*stream, args, nullptr); }) ==
+  CHECK(refusal_of([&] { work.run(*stream, args, nullptr); }) ==
         "an op takes at most " + std::to_string(kMaxOpArgs) + " arguments, not " + std::to_string(kMaxOpArgs + 1));
   other->synchronize();  // neither call failed the context
   const std::atomic<bool> never{false};
   wait_for(*stream, never);
   stream.reset();
-  CHECK(usage_error_of([&] { other->synchronize(); }) == "a stream was destroyed before its work was done");
+  CHECK(refusal_of([&] { other->synchronize(); }) == "a stream was destroyed before its work was done");
 }
 
 TEST_CASE("streams of a context without unfinished work can be destroyed") {
@@ -116,10 +102,10 @@ TEST_CASE("streams of a context without unfinished work can be destroyed") {
 TEST_CASE("the options of a host context are checked and determine the memory for other replicas") {
   ContextOptions options;
   options.threads = 0;
-  CHECK(usage_error_of([&] { BareContext context(options); }) == "a replica needs at least one thread");
+  CHECK(refusal_of([&] { BareContext context(options); }) == "a replica needs at least one thread");
   options.threads = 2;
   options.cores = {0, 1, 2};
-  CHECK(usage_error_of([&] { BareContext context(options); }) ==
+  CHECK(refusal_of([&] { BareContext context(options); }) ==
         "a replica of 2 threads cannot be pinned to 3 cores; give one core per thread");
   options = {};
   for (const bool peers : {false, true}) {
