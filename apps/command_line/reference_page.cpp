@@ -15,7 +15,7 @@ std::string meaning(const CLI::Option& option) {
   return option.get_description() + (initial.empty() ? "" : " [" + initial + "]");
 }
 
-std::string names_of(const CLI::Option& option) {
+std::string names_cell(const CLI::Option& option) {
   std::string names;
   for (const std::string& name : option.get_snames()) names += (names.empty() ? "`-" : ", `-") + name + "`";
   for (const std::string& name : option.get_lnames()) names += (names.empty() ? "`--" : ", `--") + name + "`";
@@ -38,7 +38,7 @@ std::string tables(const CLI::App& app, const std::string& heading) {
     for (const CLI::Option* option : app.get_options()) {
       if (option->get_group() != group) continue;
       const std::string type = option->get_type_name();
-      page += "| " + names_of(*option) + " | " + escaped(type) + (option->get_items_expected_max() > 1 ? " …" : "") +
+      page += "| " + names_cell(*option) + " | " + escaped(type) + (option->get_items_expected_max() > 1 ? " …" : "") +
               " | " + escaped(meaning(*option)) + " |\n";
     }
   }

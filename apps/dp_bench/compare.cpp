@@ -6,17 +6,15 @@ namespace dp_bench {
 namespace {
 
 constexpr double kEpoch = 50000;
-constexpr double kMebi = 1024.0 * 1024.0;
-
-struct Published {
+struct PublishedTime {
   const char* what;
   double seconds;
 };
 // Published by others: seconds per epoch of ResNet18 on CIFAR-100 on four RTX 2080 Ti.
-constexpr Published kPublished[] = {{"DataParallel", 20},
-                                    {"DataParallel + apex", 18},
-                                    {"DistributedDataParallel", 16},
-                                    {"DistributedDataParallel + apex", 14.5}};
+constexpr PublishedTime kPublishedTimes[] = {{"DataParallel", 20},
+                                             {"DataParallel + apex", 18},
+                                             {"DistributedDataParallel", 16},
+                                             {"DistributedDataParallel + apex", 14.5}};
 
 Row absent_row(const std::string& what, const std::string& why) { return {{what}, Kind::absent, why, {}}; }
 
@@ -64,7 +62,7 @@ Report compare_report(StepOptions options, Progress progress) {
       section.rows.push_back(row);
     }
   }
-  for (const Published& published : kPublished) {
+  for (const PublishedTime& published : kPublishedTimes) {
     Row row{{std::string(published.what) + " x4", published.seconds},
             Kind::published,
             "another machine, four RTX 2080 Ti, PyTorch",

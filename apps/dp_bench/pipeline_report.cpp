@@ -6,14 +6,12 @@
 namespace dp_bench {
 namespace {
 
-constexpr double kMebi = 1024.0 * 1024.0;
-
 // Published by others: the PyTorch tutorial "Single-Machine Model Parallel Best Practices".
-struct Published {
+struct PublishedSpeedUp {
   int split_size;
   double speed_up;
 };
-constexpr Published kPublished[] = {{20, 1.49}, {12, 1.54}};
+constexpr PublishedSpeedUp kPublishedSpeedUps[] = {{20, 1.49}, {12, 1.54}};
 constexpr int kPublishedBatch = 120, kPublishedStages = 2;
 
 // The values of a field of the replies, one per round.
@@ -158,7 +156,7 @@ Section published_section() {
   section.columns = {
       {"what", "program"},         {"split_size", "split size"},       {"micro_batches", "micro-batches"},
       {"speed_up", "speed-up", 2}, {"percent_of_bound", "% of bound"}, {"bubble_formula", "% bubble by formula", 1}};
-  for (const Published& published : kPublished) {
+  for (const PublishedSpeedUp& published : kPublishedSpeedUps) {
     const int count = kPublishedBatch / published.split_size;
     const double bubble = static_cast<double>(kPublishedStages - 1) / (count + kPublishedStages - 1);
     Row row{{"PyTorch", static_cast<double>(published.split_size), static_cast<double>(count), published.speed_up,

@@ -6,7 +6,6 @@
 namespace dp_bench {
 namespace {
 
-constexpr double kMebi = 1024.0 * 1024.0;
 constexpr double kQuietCores = 0.05;  // figures are noise if other processes use more
 
 const Measured* find(const StepResult& result, const std::string& key) {

@@ -4,13 +4,13 @@
 #include <charconv>
 #include <string_view>
 
+#include "usage.h"
+
 namespace dp_train {
 namespace {
 
 constexpr std::int64_t kMostBytes = 1 << 26;  // per image
 constexpr std::int64_t kImages = 60000;
-
-[[noreturn]] void usage(const std::string& what) { throw dp::Error(dp::ErrorCode::usage, what); }
 
 dp::Shape parse_input(const std::string& text) {
   std::int64_t sizes[3] = {};

@@ -4,12 +4,12 @@
 #include <dp/launch.h>
 #include <cstdlib>
 
+#include "usage.h"
+
 namespace dp_train {
 namespace {
 
 constexpr int kDefaultPort = 29500;  // torchrun's
-
-[[noreturn]] void usage(const std::string& what) { throw dp::Error(dp::ErrorCode::usage, what); }
 
 }  // namespace
 

@@ -4,10 +4,10 @@
 #include <dp/models.h>
 #include <algorithm>
 
+#include "usage.h"
+
 namespace dp_train {
 namespace {
-
-[[noreturn]] void usage(const std::string& what) { throw dp::Error(dp::ErrorCode::usage, what); }
 
 void check_name(const std::string& name) {
   const bool good = !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&

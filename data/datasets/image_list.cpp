@@ -35,7 +35,7 @@ std::string ending_of(const fs::directory_entry& entry) {
   return ending;
 }
 
-bool is_folder(const fs::directory_entry& entry) {
+bool is_folder_entry(const fs::directory_entry& entry) {
   std::error_code ignored;
   return entry.is_directory(ignored);
 }
@@ -52,7 +52,7 @@ std::string ImageList::path(const std::string& folder, std::int64_t index) const
 
 ImageList list_images(const std::string& folder, const std::vector<std::string>* classes) {
   ImageList list;
-  const std::vector<std::string> found = names_in(folder, is_folder);
+  const std::vector<std::string> found = names_in(folder, is_folder_entry);
   list.classes = classes ? *classes : found;
   for (const std::string& name : found) {
     const auto known = std::lower_bound(list.classes.begin(), list.classes.end(), name);
@@ -62,7 +62,7 @@ ImageList list_images(const std::string& folder, const std::vector<std::string>*
     const std::vector<std::string> images = names_in(fs::path(folder) / name, [&](const fs::directory_entry& entry) {
       const std::string ending = ending_of(entry);
       if (ending == ".jpg" || ending == ".jpeg" || ending == ".png") return true;
-      const std::string kind = is_folder(entry) ? "folders" : ending.empty() ? "without an ending" : ending;
+      const std::string kind = is_folder_entry(entry) ? "folders" : ending.empty() ? "without an ending" : ending;
       constexpr std::size_t kMostKinds = 1000;  // names such as shot.000123 have an ending each
       if (list.passed_over.size() < kMostKinds || list.passed_over.contains(kind)) ++list.passed_over[kind];
       return false;

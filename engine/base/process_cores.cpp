@@ -21,7 +21,7 @@ std::vector<int> cores_of(const Mask& mask) {
   return cores;
 }
 
-std::vector<int> current() {
+std::vector<int> current_cores() {
   Mask mask{};
   if (sched_getaffinity(0, sizeof mask, mask.data()) != 0) return {};
   return cores_of(mask);
@@ -38,7 +38,7 @@ std::vector<int> mask_at_start() {
   }
   std::sort(cores.begin(), cores.end());
   cores.erase(std::unique(cores.begin(), cores.end()), cores.end());
-  return cores.empty() ? current() : cores;
+  return cores.empty() ? current_cores() : cores;
 }
 
 // Whether the environment shows a tool that binds processes or threads: OpenMP, Open MPI, PMI (MPICH), Slurm.
@@ -54,7 +54,7 @@ std::vector<int> permitted() {
   for (int core = 0; core < kMaxCores; ++core) CPU_SET_S(static_cast<std::size_t>(core), sizeof all, all.data());
   if (sched_getaffinity(0, sizeof mine, mine.data()) != 0) return {};
   if (sched_setaffinity(0, sizeof all, all.data()) != 0) return {};
-  std::vector<int> cores = current();
+  std::vector<int> cores = current_cores();
   sched_setaffinity(0, sizeof mine, mine.data());
   return cores;
 }

@@ -18,11 +18,11 @@ namespace dp::engine {
 namespace {
 
 constexpr std::size_t kPart = 60 * 1024;  // bytes per rank in one exchange
-constexpr std::size_t kRounds = 7;        // exchanges for comparing clocks
-using Moments = std::array<std::int64_t, kRounds>;
+constexpr std::size_t kExchanges = 7;     // exchanges for comparing clocks
+using Moments = std::array<std::int64_t, kExchanges>;
 
 // Difference of rank 0's clock to this rank's, in the clock's unit. 0 if all ranks are on one host. Otherwise both
-// ranks read their clocks after the same exchange; the result is the median over kRounds.
+// ranks read their clocks after the same exchange; the result is the median over kExchanges.
 std::int64_t clock_offset(ProcessGroup& group) {
   if (group.one_host()) return 0;
   Moments mine{};
@@ -35,9 +35,9 @@ std::int64_t clock_offset(ProcessGroup& group) {
     throw Error(ErrorCode::usage, "the ranks run different builds of the program; start the same build on every host");
   Moments differences{};
   std::memcpy(differences.data(), first.data(), sizeof differences);
-  for (std::size_t i = 0; i < kRounds; ++i) differences[i] -= mine[i];
-  std::nth_element(differences.begin(), differences.begin() + kRounds / 2, differences.end());
-  return differences[kRounds / 2];
+  for (std::size_t i = 0; i < kExchanges; ++i) differences[i] -= mine[i];
+  std::nth_element(differences.begin(), differences.begin() + kExchanges / 2, differences.end());
+  return differences[kExchanges / 2];
 }
 
 // Rank 0: the texts of all ranks, in rank order. Other ranks: empty strings.

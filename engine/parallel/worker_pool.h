@@ -32,8 +32,8 @@ class WorkerPool {
   // `work` is not copied. Nothing is allocated unless a worker fails.
   template <typename F>
   void run(F&& work) {
-    using Work = std::remove_reference_t<F>;
-    run_all([](void* self, int rank) { (*static_cast<Work*>(self))(rank); }, &work);
+    using Callable = std::remove_reference_t<F>;
+    run_all([](void* self, int rank) { (*static_cast<Callable*>(self))(rank); }, &work);
   }
   bool failed() const { return abort_.load(std::memory_order_acquire); }
 

@@ -2,15 +2,9 @@
 
 #include <algorithm>
 
+#include "engine/replica/aligned.h"
+
 namespace dp::engine {
-namespace {
-
-constexpr std::size_t kAlign = 64;
-
-std::size_t aligned(std::size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
-
-}  // namespace
-
 InputFeed::InputFeed(kernels::Context& context, kernels::Stream& compute)
     : context_(context), compute_(compute), copies_(context.make_stream()) {
   for (Slot& slot : slots_) slot.arrived = context.make_event(), slot.free = context.make_event();

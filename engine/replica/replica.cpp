@@ -4,15 +4,17 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/replica/aligned.h"
+
 namespace dp::engine {
 namespace {
 
-class Range {
+class NamedRange {
  public:
-  Range(kernels::Context& context, const char* name) : context_(context) { context_.begin_range(name); }
-  ~Range() { context_.end_range(); }
-  Range(const Range&) = delete;
-  Range& operator=(const Range&) = delete;
+  NamedRange(kernels::Context& context, const char* name) : context_(context) { context_.begin_range(name); }
+  ~NamedRange() { context_.end_range(); }
+  NamedRange(const NamedRange&) = delete;
+  NamedRange& operator=(const NamedRange&) = delete;
 
  private:
   kernels::Context& context_;
@@ -109,15 +111,6 @@ std::unique_ptr<kernels::Buffer> Replica::allocate(std::size_t bytes, std::size_
   ++allocations_;
   return buffer;
 }
-
-namespace {
-
-std::size_t aligned(std::size_t bytes) {
-  constexpr std::size_t kAlign = 64;
-  return (bytes + kAlign - 1) / kAlign * kAlign;
-}
-
-}  // namespace
 
 bool Replica::ArenaSize::grow(const Plan& plan, const ReplicaOptions& options) {
   return grow(aligned(plan.arena_bytes() + plan.workspace_bytes()), plan.workspace_bytes(),
@@ -304,7 +297,7 @@ void Replica::enqueue(const PlanStep& step) {
   }
   progress_.reach_layer(step.name);
   compute_->detail(layer_detail(step.name));
-  const Range range(*context_, step.name.c_str());
+  const NamedRange range(*context_, step.name.c_str());
   try {
     step.op->run(*compute_, {args.data(), static_cast<std::size_t>(step.arg_count)}, workspace_);
   } catch (const Error& error) {

@@ -10,12 +10,12 @@ using namespace kernels;
 
 namespace {
 
-constexpr std::int64_t kAlign = 32;  // elements; every shard starts at a multiple of 64 bytes
+constexpr std::int64_t kShardAlign = 32;  // elements; every shard starts at a multiple of 64 bytes
 
 std::int64_t stride_of(const std::vector<Bucket>& buckets) {
   std::int64_t largest = 0;
   for (const Bucket& bucket : buckets) largest = std::max(largest, bucket.range.size());
-  return (largest + kAlign - 1) / kAlign * kAlign;
+  return (largest + kShardAlign - 1) / kShardAlign * kShardAlign;
 }
 
 }  // namespace

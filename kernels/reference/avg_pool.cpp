@@ -50,9 +50,9 @@ class AvgPoolOp : public ReferenceOp<Desc> {
   WindowAxis rows_, cols_;
 };
 
-class Forward final : public AvgPoolOp<AvgPool2dForward> {
+class AvgPoolForwardOp final : public AvgPoolOp<AvgPool2dForward> {
  public:
-  explicit Forward(const AvgPool2dForward& desc) : AvgPoolOp(desc, {desc.x, desc.y}, 0, 1) {}
+  explicit AvgPoolForwardOp(const AvgPool2dForward& desc) : AvgPoolOp(desc, {desc.x, desc.y}, 0, 1) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<AvgPool2dForward>(pointers);
@@ -63,9 +63,9 @@ class Forward final : public AvgPoolOp<AvgPool2dForward> {
   }
 };
 
-class Backward final : public AvgPoolOp<AvgPool2dBackward> {
+class AvgPoolBackwardOp final : public AvgPoolOp<AvgPool2dBackward> {
  public:
-  explicit Backward(const AvgPool2dBackward& desc) : AvgPoolOp(desc, {desc.dy, desc.dx}, 1, 0) {}
+  explicit AvgPoolBackwardOp(const AvgPool2dBackward& desc) : AvgPoolOp(desc, {desc.dy, desc.dx}, 1, 0) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<AvgPool2dBackward>(pointers);
@@ -78,7 +78,7 @@ class Backward final : public AvgPoolOp<AvgPool2dBackward> {
 
 }  // namespace
 
-std::unique_ptr<HostOp> make(const AvgPool2dForward& desc) { return std::make_unique<Forward>(desc); }
-std::unique_ptr<HostOp> make(const AvgPool2dBackward& desc) { return std::make_unique<Backward>(desc); }
+std::unique_ptr<HostOp> make(const AvgPool2dForward& desc) { return std::make_unique<AvgPoolForwardOp>(desc); }
+std::unique_ptr<HostOp> make(const AvgPool2dBackward& desc) { return std::make_unique<AvgPoolBackwardOp>(desc); }
 
 }  // namespace dp::kernels::reference

@@ -55,9 +55,9 @@ class ConvOp : public ReferenceOp<Desc> {
   WindowAxis rows_, cols_;
 };
 
-class Forward final : public ConvOp<Conv2dForward> {
+class ConvForwardOp final : public ConvOp<Conv2dForward> {
  public:
-  explicit Forward(const Conv2dForward& desc) : ConvOp(desc, {desc.x, desc.w, desc.y}, 0, 1, 2) {}
+  explicit ConvForwardOp(const Conv2dForward& desc) : ConvOp(desc, {desc.x, desc.w, desc.y}, 0, 1, 2) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Conv2dForward>(pointers);
@@ -73,9 +73,9 @@ class Forward final : public ConvOp<Conv2dForward> {
   }
 };
 
-class BackwardData final : public ConvOp<Conv2dBackwardData> {
+class ConvBackwardDataOp final : public ConvOp<Conv2dBackwardData> {
  public:
-  explicit BackwardData(const Conv2dBackwardData& desc) : ConvOp(desc, {desc.dy, desc.w, desc.dx}, 2, 1, 0) {}
+  explicit ConvBackwardDataOp(const Conv2dBackwardData& desc) : ConvOp(desc, {desc.dy, desc.w, desc.dx}, 2, 1, 0) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Conv2dBackwardData>(pointers);
@@ -88,9 +88,10 @@ class BackwardData final : public ConvOp<Conv2dBackwardData> {
   }
 };
 
-class BackwardWeights final : public ConvOp<Conv2dBackwardWeights> {
+class ConvBackwardWeightsOp final : public ConvOp<Conv2dBackwardWeights> {
  public:
-  explicit BackwardWeights(const Conv2dBackwardWeights& desc) : ConvOp(desc, {desc.x, desc.dy, desc.dw}, 0, 2, 1) {}
+  explicit ConvBackwardWeightsOp(const Conv2dBackwardWeights& desc)
+      : ConvOp(desc, {desc.x, desc.dy, desc.dw}, 0, 2, 1) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Conv2dBackwardWeights>(pointers);
@@ -108,8 +109,10 @@ class BackwardWeights final : public ConvOp<Conv2dBackwardWeights> {
 
 }  // namespace
 
-std::unique_ptr<HostOp> make(const Conv2dForward& desc) { return std::make_unique<Forward>(desc); }
-std::unique_ptr<HostOp> make(const Conv2dBackwardData& desc) { return std::make_unique<BackwardData>(desc); }
-std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& desc) { return std::make_unique<BackwardWeights>(desc); }
+std::unique_ptr<HostOp> make(const Conv2dForward& desc) { return std::make_unique<ConvForwardOp>(desc); }
+std::unique_ptr<HostOp> make(const Conv2dBackwardData& desc) { return std::make_unique<ConvBackwardDataOp>(desc); }
+std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& desc) {
+  return std::make_unique<ConvBackwardWeightsOp>(desc);
+}
 
 }  // namespace dp::kernels::reference

@@ -22,9 +22,9 @@ class LinearOp : public ReferenceOp<Desc> {
   std::int64_t batch_, in_, out_;
 };
 
-class Forward final : public LinearOp<LinearForward> {
+class LinearForwardOp final : public LinearOp<LinearForward> {
  public:
-  explicit Forward(const LinearForward& desc) : LinearOp(desc, {desc.x, desc.w, desc.y}, 0, 1, 2) {}
+  explicit LinearForwardOp(const LinearForward& desc) : LinearOp(desc, {desc.x, desc.w, desc.y}, 0, 1, 2) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<LinearForward>(pointers);
@@ -39,9 +39,9 @@ class Forward final : public LinearOp<LinearForward> {
   }
 };
 
-class BackwardData final : public LinearOp<LinearBackwardData> {
+class LinearBackwardDataOp final : public LinearOp<LinearBackwardData> {
  public:
-  explicit BackwardData(const LinearBackwardData& desc) : LinearOp(desc, {desc.dy, desc.w, desc.dx}, 2, 1, 0) {}
+  explicit LinearBackwardDataOp(const LinearBackwardData& desc) : LinearOp(desc, {desc.dy, desc.w, desc.dx}, 2, 1, 0) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<LinearBackwardData>(pointers);
@@ -54,9 +54,10 @@ class BackwardData final : public LinearOp<LinearBackwardData> {
   }
 };
 
-class BackwardWeights final : public LinearOp<LinearBackwardWeights> {
+class LinearBackwardWeightsOp final : public LinearOp<LinearBackwardWeights> {
  public:
-  explicit BackwardWeights(const LinearBackwardWeights& desc) : LinearOp(desc, {desc.x, desc.dy, desc.dw}, 0, 2, 1) {}
+  explicit LinearBackwardWeightsOp(const LinearBackwardWeights& desc)
+      : LinearOp(desc, {desc.x, desc.dy, desc.dw}, 0, 2, 1) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<LinearBackwardWeights>(pointers);
@@ -75,8 +76,10 @@ class BackwardWeights final : public LinearOp<LinearBackwardWeights> {
 
 }  // namespace
 
-std::unique_ptr<HostOp> make(const LinearForward& desc) { return std::make_unique<Forward>(desc); }
-std::unique_ptr<HostOp> make(const LinearBackwardData& desc) { return std::make_unique<BackwardData>(desc); }
-std::unique_ptr<HostOp> make(const LinearBackwardWeights& desc) { return std::make_unique<BackwardWeights>(desc); }
+std::unique_ptr<HostOp> make(const LinearForward& desc) { return std::make_unique<LinearForwardOp>(desc); }
+std::unique_ptr<HostOp> make(const LinearBackwardData& desc) { return std::make_unique<LinearBackwardDataOp>(desc); }
+std::unique_ptr<HostOp> make(const LinearBackwardWeights& desc) {
+  return std::make_unique<LinearBackwardWeightsOp>(desc);
+}
 
 }  // namespace dp::kernels::reference

@@ -33,9 +33,9 @@ class PoolOp : public ReferenceOp<Desc> {
   WindowAxis rows_, cols_;
 };
 
-class Forward final : public PoolOp<MaxPool2dForward> {
+class MaxPoolForwardOp final : public PoolOp<MaxPool2dForward> {
  public:
-  explicit Forward(const MaxPool2dForward& desc) : PoolOp(desc, {desc.x, desc.y}, 0, 1) {}
+  explicit MaxPoolForwardOp(const MaxPool2dForward& desc) : PoolOp(desc, {desc.x, desc.y}, 0, 1) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<MaxPool2dForward>(pointers);
@@ -81,9 +81,9 @@ class Forward final : public PoolOp<MaxPool2dForward> {
   }
 };
 
-class Backward final : public PoolOp<MaxPool2dBackward> {
+class MaxPoolBackwardOp final : public PoolOp<MaxPool2dBackward> {
  public:
-  explicit Backward(const MaxPool2dBackward& desc) : PoolOp(desc, {desc.dy, desc.dx}, 1, 0) {}
+  explicit MaxPoolBackwardOp(const MaxPool2dBackward& desc) : PoolOp(desc, {desc.dy, desc.dx}, 1, 0) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<MaxPool2dBackward>(pointers);
@@ -105,7 +105,7 @@ class Backward final : public PoolOp<MaxPool2dBackward> {
 
 }  // namespace
 
-std::unique_ptr<HostOp> make(const MaxPool2dForward& desc) { return std::make_unique<Forward>(desc); }
-std::unique_ptr<HostOp> make(const MaxPool2dBackward& desc) { return std::make_unique<Backward>(desc); }
+std::unique_ptr<HostOp> make(const MaxPool2dForward& desc) { return std::make_unique<MaxPoolForwardOp>(desc); }
+std::unique_ptr<HostOp> make(const MaxPool2dBackward& desc) { return std::make_unique<MaxPoolBackwardOp>(desc); }
 
 }  // namespace dp::kernels::reference

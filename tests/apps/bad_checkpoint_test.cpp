@@ -11,14 +11,15 @@ namespace {
 namespace fs = std::filesystem;
 using namespace dp::test;
 
-const std::vector<std::string> kTiny{"--dataset", "mnist", "--data-path", ".",  "--model",
-                                     "mlp",       "--cpu", "1",           "-b", "32"};
+const std::vector<std::string> kMnistRun{"--dataset", "mnist", "--data-path", ".",  "--model",
+                                         "mlp",       "--cpu", "1",           "-b", "32"};
 
 // `more`, plus the default flags that it does not set.
 std::vector<std::string> tiny(std::vector<std::string> more) {
   std::vector<std::string> rest;
-  for (std::size_t i = 0; i < kTiny.size(); i += 2)
-    if (std::find(more.begin(), more.end(), kTiny[i]) == more.end()) rest.insert(rest.end(), {kTiny[i], kTiny[i + 1]});
+  for (std::size_t i = 0; i < kMnistRun.size(); i += 2)
+    if (std::find(more.begin(), more.end(), kMnistRun[i]) == more.end())
+      rest.insert(rest.end(), {kMnistRun[i], kMnistRun[i + 1]});
   rest.insert(rest.end(), more.begin(), more.end());
   return rest;
 }

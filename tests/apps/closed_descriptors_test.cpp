@@ -21,9 +21,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace dp::test;
 
-const Words kDp{"--cpu", "2", "--threads-per-replica", "1"};
-const Words kDdp{"--engine", "ddp", "--cpu", "2"};
-
 Words run_of(const Words& engine, const Words& more) {
   return Words{"--dataset",    "mnist", "--data-path",        ".", "--model",        "mlp", "-b", "16", "-p", "1",
                "--output-dir", "run",   "--save-every-steps", "1", "--deterministic"} +

@@ -16,9 +16,6 @@ namespace {
 
 using namespace dp::test;
 
-const Words kDp{"--cpu", "2", "--threads-per-replica", "1"};
-const Words kDdp{"--engine", "ddp", "--cpu", "2"};
-
 Words endless(const Words& engine) {
   return Words{"--dataset", "mnist",   "--data-path", ".", "--model",      "mlp", "-b", "16",
                "--epochs",  "1000000", "--lr",        "0", "--output-dir", "run", "-p", "1"} +

@@ -19,11 +19,11 @@ std::map<std::string, std::string> content(const std::string& folder) {
   return found;
 }
 
-const std::vector<std::string> kTiny{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1"};
+const std::vector<std::string> kOneReplica{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "--cpu", "1"};
 
 void leaves_nothing(const std::string& folder, int code, const std::vector<std::string>& more,
                     const std::vector<std::string>& variables = {}) {
-  std::vector<std::string> arguments = kTiny;
+  std::vector<std::string> arguments = kOneReplica;
   arguments.insert(arguments.end(), more.begin(), more.end());
   const auto before = content(folder);
   const Outcome outcome = Program(arguments, folder, variables).wait();
@@ -58,7 +58,7 @@ TEST_CASE("a failed start leaves no folder and no file behind") {
 TEST_CASE("a failed resume leaves the run folder unchanged") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
-  std::vector<std::string> arguments = kTiny;
+  std::vector<std::string> arguments = kOneReplica;
   arguments.insert(arguments.end(), {"--output-dir", "run"});
   REQUIRE(run_dp_train(arguments, temp.path()).code == 0);
   CHECK_FALSE(fs::exists(temp / "run/.lock"));

@@ -29,17 +29,15 @@ struct Row {
   Words variables{};
 };
 
-const Words kTiny{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "-b", "16"};
+const Words kMnist{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "-b", "16"};
 const Words kImages{"--dataset", "imagefolder", "--data-path", "images", "--model", "resnet18", "-b", "4"};
-const Words kDp{"--cpu", "2", "--threads-per-replica", "1"};
-const Words kDdp{"--engine", "ddp", "--cpu", "2"};
 
 std::vector<Row> commands() {
   const Words driver{"LD_LIBRARY_PATH=" DP_STANDING_DRIVER};
   return {{"env: the driver", {"env"}, "driver:", driver},
           {"estimate-memory: the driver", {"--model", "mlp", "estimate-memory"}, "driver:", driver},
           {"estimate-memory: planning", {"--cpu", "2", "--model", "mlp", "estimate-memory"}, "primitive:"},
-          {"dp: the driver", kTiny, "driver:", driver}};
+          {"dp: the driver", kMnist, "driver:", driver}};
 }
 
 // Phases before a rank opens its devices.
@@ -48,16 +46,16 @@ std::vector<Row> rendezvous() {
     return Words{"RANK=" + number, "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=" + free_port()};
   };
   return {
-      {"launcher: the driver", kTiny + Words{"--engine", "ddp"}, "driver:", {"LD_LIBRARY_PATH=" DP_STANDING_DRIVER}},
-      {"launcher: a name server", kTiny + kDdp + Words{"--master-addr", "localhost"}, "getaddrinfo:localhost"},
-      {"launcher: a rank that loads its libraries", kTiny + kDdp, "start:1"},
-      {"rank: a name server", kTiny + kDdp, "getaddrinfo:127", rank("1")},
-      {"rank 0 without the other", kTiny + kDdp, "", rank("0")},
-      {"rank 1 without rank 0", kTiny + kDdp, "", rank("1")}};
+      {"launcher: the driver", kMnist + Words{"--engine", "ddp"}, "driver:", {"LD_LIBRARY_PATH=" DP_STANDING_DRIVER}},
+      {"launcher: a name server", kMnist + kDdp + Words{"--master-addr", "localhost"}, "getaddrinfo:localhost"},
+      {"launcher: a rank that loads its libraries", kMnist + kDdp, "start:1"},
+      {"rank: a name server", kMnist + kDdp, "getaddrinfo:127", rank("1")},
+      {"rank 0 without the other", kMnist + kDdp, "", rank("0")},
+      {"rank 1 without rank 0", kMnist + kDdp, "", rank("1")}};
 }
 
 std::vector<Row> phases(const Words& engine) {
-  const Words tiny = kTiny + engine;
+  const Words tiny = kMnist + engine;
   return {{"reading a data set", tiny, "open:train-images"},
           {"scanning an image folder", kImages + engine, "open:images/train"},
           {"planning", tiny, "primitive:"},
@@ -130,7 +128,7 @@ void check_all(const char* what, const std::vector<Row>& rows) {
   write_tiny_mnist(temp.path());
   for (const char* name : {"images/train/a", "images/train/b", "images/val/a", "images/val/b"})
     fs::create_directories(temp / name);
-  REQUIRE(run_dp_train(kTiny + kDp + Words{"--max-steps", "1", "--output-dir", "trained"}, temp.path()).code == 0);
+  REQUIRE(run_dp_train(kMnist + kDp + Words{"--max-steps", "1", "--output-dir", "trained"}, temp.path()).code == 0);
   std::vector<Standing> all;
   for (const Row& row : rows) all.push_back(start(row, all.size() % 2 == 0 ? SIGTERM : SIGINT, temp));
   interrupt(all);

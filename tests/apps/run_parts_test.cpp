@@ -143,8 +143,8 @@ TEST_CASE("a resumed run uses the folder of its checkpoint") {
   CHECK(folder([&](Command& c) { c.output_dir = "a", c.trainer.dry_run = true; }) == "a");
 }
 
-const Words kTiny{"--dataset", "synthetic", "--images", "32", "--model",     "mlp",
-                  "--cpu",     "1",         "-b",       "16", "--max-steps", "1"};
+const Words kRunFolder{"--dataset", "synthetic", "--images", "32", "--model",     "mlp",
+                       "--cpu",     "1",         "-b",       "16", "--max-steps", "1"};
 
 TEST_CASE("if the default run folder exists, the next free number is appended to its name") {
   const TemporaryFolder temp;
@@ -159,7 +159,7 @@ TEST_CASE("if the default run folder exists, the next free number is appended to
     std::strftime(time, sizeof time, "%Y%m%d-%H%M%S", &parts);
     for (const char* number : {"", "-2"}) fs::create_directory(temp / ("runs/" + std::string(time) + "_mlp" + number));
   }
-  const Outcome outcome = run_dp_train(kTiny, temp.path());
+  const Outcome outcome = run_dp_train(kRunFolder, temp.path());
   INFO(outcome.err);
   CHECK(outcome.code == 0);
   Words found;
@@ -172,7 +172,7 @@ TEST_CASE("if the default run folder exists, the next free number is appended to
 TEST_CASE("if the folder cannot be created under runs/, the error names --output-dir") {
   const TemporaryFolder temp;
   write_text(temp / "runs", "a file");
-  check_bad_input({kTiny, 7, {"cannot create the run folder 'runs/", "_mlp'", "; choose one with --output-dir"}},
+  check_bad_input({kRunFolder, 7, {"cannot create the run folder 'runs/", "_mlp'", "; choose one with --output-dir"}},
                   temp.path());
   CHECK(read_text(temp / "runs") == "a file");
 }

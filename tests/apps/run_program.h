@@ -46,6 +46,10 @@ inline Words operator+(Words a, const Words& b) {
   return a;
 }
 
+// Two replicas in one process, and two ranks.
+const Words kDp{"--cpu", "2", "--threads-per-replica", "1"};
+const Words kDdp{"--engine", "ddp", "--cpu", "2"};
+
 Outcome run_dp_train(const std::vector<std::string>& arguments, const std::string& folder);
 // Runs under `ulimit -v`. Does not work for sanitizer builds.
 Outcome run_under_limit(const std::string& kibibytes, const std::vector<std::string>& arguments,

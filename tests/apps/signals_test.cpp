@@ -18,8 +18,6 @@ namespace {
 namespace fs = std::filesystem;
 using namespace dp::test;
 const Words kTiny{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "-b", "16", "--deterministic"};
-const Words kDp{"--cpu", "2", "--threads-per-replica", "1"};
-const Words kDdp{"--engine", "ddp", "--cpu", "2"};
 
 // The standard output is a full pipe without a reader: every print blocks.
 const Words kFullOutput{"/bin/sh", "-c", "head -c 65536 /dev/zero; exec \"$@\"", "sh"};

@@ -10,8 +10,6 @@ using Lines = std::vector<std::string>;
 
 namespace {
 
-void tell(const std::string&) {}
-
 // One device needs 200 and 300 ms, two replicas half of that, with mixed precision 40 %. ddp has no mixed precision.
 void add_program(const FakePrograms& fakes) {
   fakes.add("bench_step", R"sh(
@@ -30,7 +28,7 @@ done
 )sh");
 }
 
-dp_bench::StepOptions small() {
+dp_bench::StepOptions small_step() {
   dp_bench::StepOptions options;
   options.network.model = "mlp";  // ignored
   options.run.batch_size = 128;
@@ -47,7 +45,7 @@ dp_bench::StepOptions small() {
 TEST_CASE("compare: every engine is measured with and without mixed precision, and an error is a note in its row") {
   const FakePrograms fakes;
   add_program(fakes);
-  const dp_bench::Report report = compare_report(small(), tell);
+  const dp_bench::Report report = compare_report(small_step(), [](const std::string&) {});
   const std::string network =
       "--model resnet18 --input 3,32,32 --classes 100 --batch 128 --batches 3 --images-on host --cpu ";
   CHECK(fakes.log() == Lines{network + "1 --threads 2 --variant dp --save-inputs FILE",
@@ -87,12 +85,12 @@ TEST_CASE("compare: every engine is measured with and without mixed precision, a
 TEST_CASE("compare: with --amp every variant gets --amp once") {
   const FakePrograms fakes;
   add_program(fakes);
-  dp_bench::StepOptions options = small();
+  dp_bench::StepOptions options = small_step();
   options.rounds = 1;
   options.replicas = 1;
   options.threads = 1;
   options.run.parallel.amp = dp::Amp::bfloat16;
-  const dp_bench::Report report = compare_report(options, tell);
+  const dp_bench::Report report = compare_report(options, [](const std::string&) {});
   REQUIRE(report.sections.at(0).rows.size() == 3 + 4);
   for (const std::string& line : fakes.log()) {
     INFO(line);

@@ -12,8 +12,8 @@ using Lines = std::vector<std::string>;
 
 namespace {
 
-Lines progress;
-void tell(const std::string& line) { progress.push_back(line); }
+Lines notes;
+void note(const std::string& line) { notes.push_back(line); }
 
 constexpr const char* kOps = R"sh(
 log "dp: $*"
@@ -37,7 +37,7 @@ read -r command; log "torch: $command"; say done 'seconds=0.012 0.001'
 read -r command; log "torch: $command"; say done 'seconds=0.015 0.005'
 )sh";
 
-dp_bench::OpsOptions small() {
+dp_bench::OpsOptions small_ops() {
   dp_bench::OpsOptions options;
   options.run.batch_size = 4;
   options.threads = 2;
@@ -66,12 +66,12 @@ TEST_CASE("ops: options are passed to the programs, and the tables have times, f
   const FakePrograms fakes;
   fakes.add("bench_ops", kOps);
   fakes.add("pytorch_ops.py", kTorch);
-  dp_bench::OpsOptions options = small();
+  dp_bench::OpsOptions options = small_ops();
   options.run.parallel.amp = dp::Amp::bfloat16;
   options.run.parallel.exact_convolutions = true;
-  progress.clear();
-  const dp_bench::Report report = measure_ops(options, tell);
-  CHECK(progress == Lines{"round 1 of 2", "round 2 of 2"});
+  notes.clear();
+  const dp_bench::Report report = measure_ops(options, note);
+  CHECK(notes == Lines{"round 1 of 2", "round 2 of 2"});
   CHECK(fakes.log() ==
         Lines{"dp: --model mnist_convnet --input 1,28,28 --classes 10 --batch 4 --threads 2 --exact-conv --amp bf16",
               "torch: --threads 2 --amp bf16 2 2 true cores", "torch: op conv2d_forward 4 32 26 26 64 3 1 0",
@@ -114,10 +114,10 @@ TEST_CASE("ops: without measured rates of a GPU there are no floors, and both pr
   const FakePrograms fakes;
   fakes.add("bench_ops", kOps);
   fakes.add("pytorch_ops.py", kTorch);
-  dp_bench::OpsOptions options = small();
+  dp_bench::OpsOptions options = small_ops();
   options.on_cpu = false;
   options.gpu = "3";
-  const dp_bench::Report report = measure_ops(options, tell);
+  const dp_bench::Report report = measure_ops(options, note);
   CHECK(fakes.log().at(0) == "dp: --model mnist_convnet --input 1,28,28 --classes 10 --batch 4 --threads 2 --gpu 3");
   CHECK(fakes.log().at(1) == "torch: --threads 2 --gpu 3 2 2 true cores");
   CHECK(report.title == "Ops of mnist_convnet on 1x28x28, batch 4, GPU 3");
@@ -135,12 +135,12 @@ TEST_CASE("ops: without PyTorch its columns are empty, and the facts have the re
   const std::string reads = "while read -r command && [ \"$command\" != go ]; do :; done; ";
   fakes.add("pytorch_ops.py", reads + "say error 'message=out of luck'");
   const auto check = [&](const dp_bench::OpsOptions& options, const std::string& reason) {
-    const dp_bench::Report report = measure_ops(options, tell);
+    const dp_bench::Report report = measure_ops(options, note);
     CHECK(report.facts.at(1) == std::pair<std::string, std::string>{"PyTorch", reason});
     CHECK(shown_table(report.sections.at(0)) == after(kSumsHead, {"all | 32.00 | 14.50 | 2.21 | none | none"}));
     CHECK_THAT(shown_table(report.sections.at(1)).at(2), Catch::EndsWith(" | 2.25 | - | - | winograd"));
   };
-  dp_bench::OpsOptions options = small();
+  dp_bench::OpsOptions options = small_ops();
   check(options, "out of luck");
   fakes.add("pytorch_ops.py", reads + "say absent 'reason=PyTorch is not installed'");
   check(options, "PyTorch is not installed");
@@ -153,7 +153,7 @@ TEST_CASE("ops: without PyTorch its columns are empty, and the facts have the re
 TEST_CASE("ops: a failed program is an error with its message") {
   const FakePrograms fakes;
   fakes.add("bench_ops", "say rates; say error 'message=no such model'; exit 1");
-  CHECK_THROWS_WITH(measure_ops(small(), tell), "no such model");
+  CHECK_THROWS_WITH(measure_ops(small_ops(), note), "no such model");
   fakes.add("bench_ops", "echo 'out of memory' >&2; exit 1");
-  CHECK_THROWS_WITH(measure_ops(small(), tell), "bench_ops ended: out of memory");
+  CHECK_THROWS_WITH(measure_ops(small_ops(), note), "bench_ops ended: out of memory");
 }

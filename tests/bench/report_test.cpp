@@ -46,12 +46,12 @@ std::string first_fault(const std::string& page) {
 }  // namespace
 
 TEST_CASE("JSON has kinds, typed cells by key, samples and notes, and no NaN") {
-  const auto json = nlohmann::json::parse(to_json(sample()));
-  CHECK(json.at("program") == "dp_bench");
-  CHECK(json.at("schema") == 1);
-  CHECK(json.at("command") == "step");
-  CHECK(json.at("facts").at("command") == "dp_bench step\n");
-  const auto& section = json.at("sections").at(0);
+  const auto parsed = nlohmann::json::parse(to_json(sample()));
+  CHECK(parsed.at("program") == "dp_bench");
+  CHECK(parsed.at("schema") == 1);
+  CHECK(parsed.at("command") == "step");
+  CHECK(parsed.at("facts").at("command") == "dp_bench step\n");
+  const auto& section = parsed.at("sections").at(0);
   CHECK(section.at("key") == "rows");
   CHECK(section.at("columns").at("ms") == "ms");
   const auto& rows = section.at("rows");
@@ -138,8 +138,8 @@ TEST_CASE("text has aligned columns, and rows without a measurement give the rea
 }
 
 TEST_CASE("the whole report as JSON") {
-  const auto json = nlohmann::json::parse(to_json(sample()));
-  CHECK(json == nlohmann::json::parse(R"json({"program": "dp_bench", "schema": 1, "command": "step",
+  const auto parsed = nlohmann::json::parse(to_json(sample()));
+  CHECK(parsed == nlohmann::json::parse(R"json({"program": "dp_bench", "schema": 1, "command": "step",
     "title": "a <model> & \"more\"", "facts": {"command": "dp_bench step\n"},
     "sections": [{"key": "rows", "title": "Title", "text": "Text.",
       "columns": {"what": "what", "ms": "ms", "low": "quartile", "high": "quartile"},

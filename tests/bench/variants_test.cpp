@@ -10,6 +10,8 @@ using namespace dp_bench;
 
 namespace {
 
+using Lines = std::vector<std::string>;
+
 std::vector<std::string> keys_of(const StepOptions& options) {
   std::vector<std::string> keys;
   for (const VariantSpec& spec : variants_for(resolved(options))) keys.push_back(spec.key);
@@ -147,7 +149,6 @@ TEST_CASE("every variant gets the network, the devices and the threads, and only
     }
     return lines;
   };
-  using Lines = std::vector<std::string>;
   StepOptions options;
   options.network = {"mlp", {1, 6, 7}, 9};
   options.replicas = 2;

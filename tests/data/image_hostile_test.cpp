@@ -27,7 +27,9 @@ std::string refusal(const Bytes& bytes) {
   return {};
 }
 
-Bytes first(const Bytes& bytes, std::size_t count) { return {bytes.begin(), bytes.begin() + static_cast<long>(count)}; }
+Bytes first_bytes(const Bytes& bytes, std::size_t count) {
+  return {bytes.begin(), bytes.begin() + static_cast<long>(count)};
+}
 
 // The offset of the height in the frame header (SOF0 or SOF2): two bytes, followed by the width.
 std::size_t jpeg_height_at(const Bytes& bytes) {
@@ -88,9 +90,9 @@ TEST_CASE("an image cut at any byte is rejected") {
     const std::size_t step = bytes.size() > 1500 ? 17 : 1;
     for (std::size_t cut = 0; cut < bytes.size(); cut += step) {
       INFO("cut at " << cut);
-      refusal(first(bytes, cut));
+      refusal(first_bytes(bytes, cut));
     }
-    for (const std::size_t left : {1, 2, 3, 4}) refusal(first(bytes, bytes.size() - left));
+    for (const std::size_t left : {1, 2, 3, 4}) refusal(first_bytes(bytes, bytes.size() - left));
   }
 }
 
@@ -100,7 +102,7 @@ TEST_CASE("a JPEG cut within its scan is rejected, even with a complete thumbnai
   bytes.insert(bytes.begin() + 2, segment.begin(), segment.end());
   CHECK(decoded(bytes) == decoded(corpus_image("jpeg_420")));
   for (const std::size_t left : {2, 40, 200})
-    CHECK_THAT(refusal(first(bytes, bytes.size() - left)), Catch::Contains("the JPEG data end too early"));
+    CHECK_THAT(refusal(first_bytes(bytes, bytes.size() - left)), Catch::Contains("the JPEG data end too early"));
 }
 
 TEST_CASE("a file that is not an image is rejected, whatever its name") {

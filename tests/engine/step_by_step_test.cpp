@@ -14,7 +14,7 @@ using namespace dp::test;
 
 namespace {
 
-constexpr Sgd kSgd{.lr = 0.1f, .momentum = 0.9f};
+constexpr Sgd kMomentum{.lr = 0.1f, .momentum = 0.9f};
 const std::string kNeedsForward = "backward() needs a forward() before it";
 
 }  // namespace
@@ -37,8 +37,8 @@ TEST_CASE("step by step: backward() is refused unless its forward() is the last 
   refused_after("backward", [&] { net.backward(gradient); });
   refused_after("predict", [&] { net.predict(batch.images); });
   refused_after("evaluate", [&] { net.evaluate(batch); });
-  refused_after("train_step", [&] { net.train_step(batch, kSgd); });
-  refused_after("step", [&] { net.step(kSgd); });
+  refused_after("train_step", [&] { net.train_step(batch, kMomentum); });
+  refused_after("step", [&] { net.step(kMomentum); });
   refused_after("set_weights", [&] { net.set_weights(weights); });
   refused_after("set_optimizer_state", [&] { net.set_optimizer_state({}); });
   refused_after("swap_average", [&] { net.swap_average(); });
@@ -58,20 +58,20 @@ TEST_CASE("step by step: each forward() counts as a step, together with the step
   CHECK(net.step_count() == 2);
   net.backward(Tensor(Shape{6, 7}));
   CHECK(net.step_count() == 2);
-  net.step(kSgd);
+  net.step(kMomentum);
   CHECK(net.step_count() == 2);
-  net.train_step(batch, kSgd);
+  net.train_step(batch, kMomentum);
   CHECK(net.step_count() == 3);
   net.forward(batch.images);
   CHECK(net.step_count() == 4);
-  net.train_step(batch, kSgd);
+  net.train_step(batch, kMomentum);
   CHECK(net.step_count() == 5);
   net.predict(batch.images), net.evaluate(batch);
   CHECK(net.step_count() == 5);
   net.forward(batch.images);
   net.set_step_count(10);
   CHECK(net.step_count() == 10);
-  net.step(kSgd);
+  net.step(kMomentum);
   CHECK(net.step_count() == 11);
 }
 
@@ -162,7 +162,7 @@ TEST_CASE("a batch that does not fit is rejected with the reason, and has no eff
   const Batch good = random_batch(model, 8);
   DataParallel net(model, on_cpus(2)), fresh(model, on_cpus(2));
   const auto refused = [&](const Batch& batch, const std::string& text) {
-    CHECK(refusal_of([&] { net.train_step(batch, kSgd); }) == text);
+    CHECK(refusal_of([&] { net.train_step(batch, kMomentum); }) == text);
     CHECK(refusal_of([&] { net.evaluate(batch); }) == text);
   };
   refused({}, "a batch needs at least one sample");
@@ -188,11 +188,11 @@ TEST_CASE("a batch that does not fit is rejected with the reason, and has no eff
   }
   CHECK(net.step_count() == 0);
   CHECK(net.take_stats().samples == 0);
-  for (DataParallel* const one : {&net, &fresh}) one->train_step(random_batch(model, 8), kSgd);
+  for (DataParallel* const one : {&net, &fresh}) one->train_step(random_batch(model, 8), kMomentum);
   CHECK(bit_equal(net.weights(), fresh.weights()));
 }
 
-TEST_CASE("--check-replicas detects a difference in any replica after a step") {
+TEST_CASE("replicas checked by --check-replicas: a difference in any of them is detected after a step") {
   const Model model = small_convnet();
   for (const int replica : {1, 2}) {
     INFO("replica " << replica);
@@ -201,14 +201,14 @@ TEST_CASE("--check-replicas detects a difference in any replica after a step") {
     options.reduce = Reduce::all_reduce;
     options.on_nonfinite = OnNonfinite::skip;
     DataParallel net(model, options);
-    net.train_step(random_batch(model, 6), kSgd);
+    net.train_step(random_batch(model, 6), kMomentum);
     CHECK(net.replicas_identical());
-    net.train_step(random_batch(model, 6), kSgd);
+    net.train_step(random_batch(model, 6), kMomentum);
     CHECK_FALSE(net.replicas_identical());
     options.check_replicas = true;
     DataParallel checked(model, options);
-    checked.train_step(random_batch(model, 6), kSgd);
-    CHECK(refusal_of([&] { checked.train_step(random_batch(model, 6), kSgd); }, ErrorCode::device) ==
+    checked.train_step(random_batch(model, 6), kMomentum);
+    CHECK(refusal_of([&] { checked.train_step(random_batch(model, 6), kMomentum); }, ErrorCode::device) ==
           "the replicas' weights differ after step 2");
   }
 }

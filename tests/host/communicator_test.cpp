@@ -81,7 +81,7 @@ void check_parts(RankGroup& group, int root) {
           std::vector<char>(bytes[static_cast<std::size_t>(rank)], static_cast<char>('a' + rank)));
 }
 
-ContextOptions mode(bool threaded) {
+ContextOptions stream_mode(bool threaded) {
   ContextOptions options;
   options.threaded_streams = threaded;
   return options;
@@ -93,7 +93,7 @@ TEST_CASE("every collective gives the bits of the fixed tree on every number of 
   const bool threaded = GENERATE(false, true);
   const int size = GENERATE(1, 2, 3, 4, 5, 8);
   for (const std::int64_t count : {0, 1, 7, 1023, 1024, 1025, 100000}) {
-    RankGroup group(size, mode(threaded));
+    RankGroup group(size, stream_mode(threaded));
     check_all<float>(group, count);
     check_all<double>(group, count);
     check_all<BFloat16>(group, count);
@@ -121,7 +121,7 @@ TEST_CASE("the number of OpenMP threads does not change the bits of a sum") {
 TEST_CASE("gather and scatter move parts of different sizes") {
   const bool threaded = GENERATE(false, true);
   for (const int size : {1, 2, 3, 4, 5, 8}) {
-    RankGroup group(size, mode(threaded));
+    RankGroup group(size, stream_mode(threaded));
     for (int root = 0; root < size; root += 3) check_parts(group, root);
   }
 }
@@ -141,7 +141,7 @@ TEST_CASE("a gather leaves the root's part unchanged if it is already in place")
 
 TEST_CASE("memory may be overwritten as soon as the stream has passed the call") {
   const bool threaded = GENERATE(false, true);
-  RankGroup group(3, mode(threaded));
+  RankGroup group(3, stream_mode(threaded));
   auto handles = group.communicators();
   std::vector<int> wrong(3, 0);
   group.run([&](int rank) {
@@ -169,7 +169,7 @@ TEST_CASE("memory may be overwritten as soon as the stream has passed the call")
 
 TEST_CASE("two sets of handles on two streams do not disturb each other") {
   const bool threaded = GENERATE(false, true);
-  RankGroup group(4, mode(threaded));
+  RankGroup group(4, stream_mode(threaded));
   auto gradients = group.communicators(), losses = group.communicators();
   std::vector<int> wrong(4, 0);
   group.run([&](int rank) {

@@ -20,7 +20,7 @@ ContextOptions mode(bool threaded, std::uint64_t seed = 1) {
   return options;
 }
 
-void run(HostOp& op, Stream& stream) { op.run(stream, {}, nullptr); }
+void run_on(HostOp& op, Stream& stream) { op.run(stream, {}, nullptr); }
 
 }  // namespace
 
@@ -37,7 +37,7 @@ TEST_CASE("a stream runs its work in order, even if its queue overflows") {
   const int source[] = {41, 42, 43};
   int target[3] = {};
   for (int i = 0; i < static_cast<int>(kQueuedTasks) + 44; ++i) {
-    run(op, *stream);
+    run_on(op, *stream);
     if (i < 3) stream->copy(&target[i], &source[i], sizeof(int));
   }
   stream->synchronize();
@@ -97,7 +97,7 @@ TEST_CASE("a download completes after all earlier work before it returns, and wr
   LambdaOp fails([] { throw std::runtime_error("planted"); });
   changed = 3;
   const auto download_after_failure = [&] {
-    run(fails, *stream);
+    run_on(fails, *stream);
     stream->copy(&source, &changed, sizeof changed);
     stream->download(&seen, &source, sizeof seen);
   };
@@ -116,15 +116,15 @@ TEST_CASE("a wait delays later work until the latest record before it and no oth
   second->wait(*event);  // never recorded
   LambdaOp one([&] { x = 1; }), two([&] { x = 2; }), read([&] { y = x; });
   wait_for(*first, open_one);
-  run(one, *first);
+  run_on(one, *first);
   first->record(*event);
   wait_for(*first, open_two);
-  run(two, *first);
+  run_on(two, *first);
   first->record(*event);
   second->wait(*event);
   wait_for(*first, open_three);
   first->record(*event);  // after the wait: has no effect on it
-  run(read, *second);
+  run_on(read, *second);
   first->wait(*event);  // its own event: no wait
   open_one = true;
   const Later later(open_two);
@@ -141,22 +141,22 @@ TEST_CASE("enqueued work proceeds during calls on other streams and in flush") {
   std::atomic<bool> peer_ready{false};
   int reduced = 0, computed = 0;
   LambdaOp reduce([&] { ++reduced; }), layer([&] { ++computed; });
-  run(layer, *compute);
+  run_on(layer, *compute);
   CHECK(computed == 1);  // runs immediately
   compute->record(*gradient);
   comm->wait(*gradient);
   wait_for(*comm, peer_ready);
-  run(reduce, *comm);
-  run(layer, *compute);
+  run_on(reduce, *comm);
+  run_on(layer, *compute);
   CHECK(computed == 2);  // the other stream does not block it
   CHECK(reduced == 0);
   peer_ready = true;
-  run(layer, *compute);
+  run_on(layer, *compute);
   CHECK(reduced == 1);
 
   peer_ready = false;
   wait_for(*comm, peer_ready);
-  run(reduce, *comm);
+  run_on(reduce, *comm);
   const Later later(peer_ready);
   context.flush();
   CHECK(reduced == 2);
@@ -172,7 +172,7 @@ TEST_CASE("the caller can wait for one event and query whether all work is done"
   LambdaOp write([&] { x = 1; });
   second->synchronize(*event);  // never recorded
   wait_for(*first, open);
-  run(write, *first);
+  run_on(write, *first);
   first->record(*event);
   wait_for(*first, open_more);
   CHECK_FALSE(context.idle());
@@ -196,10 +196,10 @@ TEST_CASE("a missing wait is visible in the threaded mode and fixed by the wait"
       int y = 0;
       LambdaOp write([&] { x.store(1, std::memory_order_relaxed); });
       LambdaOp read([&] { y = x.load(std::memory_order_relaxed); });
-      run(write, *producer);
+      run_on(write, *producer);
       producer->record(*ready);
       if (with_wait) consumer->wait(*ready);
-      run(read, *consumer);
+      run_on(read, *consumer);
       consumer->synchronize();
       wrong += y != 1;
       producer->synchronize();
@@ -217,8 +217,8 @@ TEST_CASE("planted race", "[.planted_race]") {
   int x = 0, y = 0;
   LambdaOp write([&] { x = 1; }), read([&] { y = x; });
   for (int i = 0; i < 20; ++i) {
-    run(write, *producer);
-    run(read, *consumer);
+    run_on(write, *producer);
+    run_on(read, *consumer);
   }
   producer->synchronize();
   consumer->synchronize();

@@ -54,7 +54,7 @@ auto trains(const std::string& flags) {
   return [flags] { train(flags); };
 }
 
-const std::string kRanks = "--engine ddp --cpu 2 -b 16 ";
+const std::string kTwoRanks = "--engine ddp --cpu 2 -b 16 ";
 
 void two_processes_by_environment() {
   const TemporaryFolder folder;
@@ -125,29 +125,31 @@ const std::map<std::string, Trial> kTrials{
     {"running statistics of replica 0", {"--cpu 2 --bn master", trains("--cpu 2 --bn pooled")}},
     {"`net.module.state_dict()` with or without `module.`", {"", weights_with_and_without_prefix}},
     {"`torchrun --nproc-per-node 4 train.py`", {"--engine ddp --cpu 2 -b 16", two_processes_by_environment}},
-    {"`init_process_group(\"nccl\")` / `(\"gloo\")`", {kRanks + "--comm host"}},
-    {"`init_process_group(timeout=...)`", {kRanks + "--timeout 60"}},
-    {"batch size of one process", {"--engine ddp --cpu 2 --batch-size-per-gpu 8", trains(kRanks)}},
-    {"`DistributedSampler(shuffle=True, drop_last=False)` and `set_epoch`", {kRanks + "--drop-last", trains(kRanks)}},
-    {"`SyncBatchNorm.convert_sync_batchnorm(net)`", {kRanks + "--sync-bn"}},
-    {"`with net.no_sync():` over k - 1 backwards", {kRanks + "--grad-accum-steps 2"}},
-    {"`bucket_cap_mb=25`", {kRanks + "--bucket-mb 25"}},
-    {"`clip_grad_norm_(net.parameters(), 1.0)`", {kRanks + "--clip-grad-norm 1.0"}},
+    {"`init_process_group(\"nccl\")` / `(\"gloo\")`", {kTwoRanks + "--comm host"}},
+    {"`init_process_group(timeout=...)`", {kTwoRanks + "--timeout 60"}},
+    {"batch size of one process", {"--engine ddp --cpu 2 --batch-size-per-gpu 8", trains(kTwoRanks)}},
+    {"`DistributedSampler(shuffle=True, drop_last=False)` and `set_epoch`",
+     {kTwoRanks + "--drop-last", trains(kTwoRanks)}},
+    {"`SyncBatchNorm.convert_sync_batchnorm(net)`", {kTwoRanks + "--sync-bn"}},
+    {"`with net.no_sync():` over k - 1 backwards", {kTwoRanks + "--grad-accum-steps 2"}},
+    {"`bucket_cap_mb=25`", {kTwoRanks + "--bucket-mb 25"}},
+    {"`clip_grad_norm_(net.parameters(), 1.0)`", {kTwoRanks + "--clip-grad-norm 1.0"}},
     {"`register_comm_hook(None, bf16_compress_hook)`; FSDP's `MixedPrecision(reduce_dtype=torch.bfloat16)`",
-     {kRanks + "--reduce-dtype bfloat16", trains("--cpu 2 --reduce-dtype bfloat16")}},
+     {kTwoRanks + "--reduce-dtype bfloat16", trains("--cpu 2 --reduce-dtype bfloat16")}},
     {"`torch.autocast(\"cuda\", torch.bfloat16)`; with `torch.float16` and `GradScaler`", {""}},
-    {"`if rank == 0: torch.save(...)`", {kRanks + "--save-every 1 --save-every-steps 1"}},  // train() sets --output-dir
-    {"`all_reduce` of the validation counts", {kRanks}},
+    {"`if rank == 0: torch.save(...)`",
+     {kTwoRanks + "--save-every 1 --save-every-steps 1"}},  // train() sets --output-dir
+    {"`all_reduce` of the validation counts", {kTwoRanks}},
     {"`horovodrun -np 4 python train.py`, `mpirun -np 4 python train.py`", {"", by_mpirun}},
     {"`hvd.init(); hvd.rank(); hvd.size()`", {"", a_world_of_mpi}},
-    {"`hvd.broadcast_parameters(net.state_dict(), root_rank=0)`", {kRanks}},
-    {"`hvd.DistributedOptimizer(opt)`", {kRanks}},
-    {"`DistributedOptimizer(opt, compression=hvd.Compression.fp16)`", {kRanks + "--reduce-dtype bfloat16"}},
-    {"`lr * hvd.size()`", {kRanks + "--lr-scale linear"}},
-    {"`LearningRateWarmupCallback(warmup_epochs=5)`", {kRanks + "--lr-warmup-epochs 5"}},
-    {"`backward_passes_per_step=k`", {kRanks + "--grad-accum-steps 2"}},
-    {"`HOROVOD_FUSION_THRESHOLD`", {kRanks + "--bucket-mb 1"}},
-    {"`HOROVOD_STALL_CHECK_TIME_SECONDS`", {kRanks + "--timeout 60"}},
+    {"`hvd.broadcast_parameters(net.state_dict(), root_rank=0)`", {kTwoRanks}},
+    {"`hvd.DistributedOptimizer(opt)`", {kTwoRanks}},
+    {"`DistributedOptimizer(opt, compression=hvd.Compression.fp16)`", {kTwoRanks + "--reduce-dtype bfloat16"}},
+    {"`lr * hvd.size()`", {kTwoRanks + "--lr-scale linear"}},
+    {"`LearningRateWarmupCallback(warmup_epochs=5)`", {kTwoRanks + "--lr-warmup-epochs 5"}},
+    {"`backward_passes_per_step=k`", {kTwoRanks + "--grad-accum-steps 2"}},
+    {"`HOROVOD_FUSION_THRESHOLD`", {kTwoRanks + "--bucket-mb 1"}},
+    {"`HOROVOD_STALL_CHECK_TIME_SECONDS`", {kTwoRanks + "--timeout 60"}},
 };
 
 // Flags not tried here: they need GPUs, belong to torchrun, or are set by every trial.

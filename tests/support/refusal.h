@@ -1,6 +1,7 @@
 // The message of a refused call.
 #pragma once
 
+#include <concepts>
 #include <string>
 
 #include "dp/error.h"
@@ -9,7 +10,7 @@
 namespace dp::test {
 
 // "accepted" if `work` throws nothing. Its error must have this code.
-template <typename Work>
+template <std::invocable Work>
 std::string refusal_of(Work&& work, ErrorCode code = ErrorCode::usage) {
   try {
     work();

@@ -10,7 +10,6 @@ namespace {
 
 constexpr double kWider = 2;  // roofline.h counts activations of two bytes, here they have four
 constexpr double kParameterBytes = 4;
-constexpr double kBucketBytes = 4e6;
 
 }  // namespace
 

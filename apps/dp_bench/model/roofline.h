@@ -7,6 +7,8 @@
 
 namespace dp_bench {
 
+constexpr double kBucketBytes = 4e6;  // of gradients that are reduced together
+
 // fused_norm: batch normalisation, addition and ReLU are one kernel, both forward and backward. eager: every pass is a
 // kernel of its own, as in PyTorch eager.
 enum class Fusion { fused_norm, eager };

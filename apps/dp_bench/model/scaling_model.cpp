@@ -7,7 +7,6 @@
 namespace dp_bench {
 namespace {
 
-constexpr double kBucketBytes = 4e6;
 constexpr double kGradientBytes = 4, kWeightBytes = 4;
 
 // One device's step by layers. All in seconds, except the parameter counts.

@@ -10,6 +10,8 @@
 
 namespace dp_bench {
 
+constexpr double kMebi = 1024.0 * 1024.0;  // bytes in a MiB
+
 // The source of a row's figures. `absent`: no figures; the note has the reason.
 enum class Kind { measured, modelled, published, absent };
 const char* to_string(Kind kind);

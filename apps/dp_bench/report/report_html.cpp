@@ -28,7 +28,7 @@ th:first-child,td:first-child,.remark{text-align:left}td.remark span{display:blo
 @media(max-width:60rem){td.remark span{white-space:nowrap}}
 )css";
 
-double number(const Row& row, std::size_t column) {
+double number_in(const Row& row, std::size_t column) {
   const double* value = column < row.cells.size() ? std::get_if<double>(&row.cells[column]) : nullptr;
   return value ? *value : std::nan("");
 }
@@ -43,12 +43,12 @@ std::string box(const std::string& kind, const std::string& x, const std::string
 
 std::string bar(const Section& section, const Row& row, double whole) {
   const Bars& bars = *section.bars;
-  const double value = number(row, bars.value);
+  const double value = number_in(row, bars.value);
   if (!std::isfinite(value)) return "";
   std::string out = "<svg viewBox=\"0 0 1000 20\" preserveAspectRatio=\"none\" aria-hidden=\"true\">" +
                     box(to_string(row.kind), "0", place(value, whole), 3, 14);
   if (bars.low && bars.high) {
-    const double low = number(row, *bars.low), high = number(row, *bars.high);
+    const double low = number_in(row, *bars.low), high = number_in(row, *bars.high);
     if (std::isfinite(low) && std::isfinite(high))
       out += box("spread", place(low, whole), place(std::max(high - low, whole / 500), whole), 8, 4);
   }
@@ -74,12 +74,12 @@ std::string bars_of(const Section& section) {
   double whole = 0;
   for (const Row& row : section.rows)
     for (const std::size_t column : {bars.value, bars.high.value_or(bars.value)})
-      if (const double value = number(row, column); std::isfinite(value)) whole = std::max(whole, value);
+      if (const double value = number_in(row, column); std::isfinite(value)) whole = std::max(whole, value);
   if (whole <= 0) return "";
   const Column& unit = section.columns[bars.value];
   std::string out = legend(section) + "<ul class=\"bars\">\n";
   for (const Row& row : section.rows) {
-    const double value = number(row, bars.value);
+    const double value = number_in(row, bars.value);
     const std::string figure = std::isfinite(value) ? shown(Cell(value), unit.digits) + " " + unit.title : remark(row);
     out += "<li><div class=\"name\">" + escaped(shown(row.cells.front(), 0)) + "<span>" + escaped(figure) +
            "</span></div>" + bar(section, row, whole) + "</li>\n";

@@ -12,7 +12,7 @@
 namespace dp {
 namespace {
 
-using Json = nlohmann::json;
+using PlainJson = nlohmann::json;
 
 constexpr std::uintmax_t kLongest = 16 << 20;  // of the file, in bytes
 constexpr std::int64_t kMostSamples = std::int64_t{1} << 40;
@@ -21,14 +21,14 @@ void require(bool good) {
   if (!good) throw Error(ErrorCode::data, "not a file of predictions");
 }
 
-std::int64_t integer(const Json& value, std::int64_t low, std::int64_t high) {
+std::int64_t integer(const PlainJson& value, std::int64_t low, std::int64_t high) {
   require(value.is_number_integer());
   const auto number = value.get<std::int64_t>();
   require(number >= low && number <= high);
   return number;
 }
 
-std::string png_text(const Json& value) {
+std::string png_text(const PlainJson& value) {
   const auto text = value.get<std::string>();
   require(!text.empty() &&
           text.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=") ==
@@ -47,24 +47,24 @@ std::string png_text(const Dataset& test, std::int64_t index) {
   }
 }
 
-PredictionsRecord record_of(const Json& json) {
+PredictionsRecord record_of(const PlainJson& json) {
   PredictionsRecord record;
   Predictions& found = record.predictions;
   found.step = integer(json.at("step"), 0, kMostSamples);
   found.average = json.at("average").get<bool>();
   found.samples = integer(json.at("samples"), 0, kMostSamples);
-  const Json& rows = json.at("confusion");
+  const PlainJson& rows = json.at("confusion");
   require(rows.is_array() && !rows.empty() && rows.size() <= static_cast<std::size_t>(kMostClasses));
   found.classes = static_cast<std::int64_t>(rows.size());
-  for (const Json& row : rows) {
+  for (const PlainJson& row : rows) {
     require(row.is_array() && row.size() == rows.size());
-    for (const Json& count : row) found.counts.push_back(integer(count, 0, kMostSamples));
+    for (const PlainJson& count : row) found.counts.push_back(integer(count, 0, kMostSamples));
   }
   record.names = json.at("classes").get<std::vector<std::string>>();
   require(record.names.empty() || record.names.size() == rows.size());
-  const Json& wrong = json.at("wrong");
+  const PlainJson& wrong = json.at("wrong");
   require(wrong.is_array() && wrong.size() <= kMostWrong);
-  for (const Json& one : wrong) {
+  for (const PlainJson& one : wrong) {
     const std::int64_t last = found.classes - 1;
     const auto probability = one.at("probability").get<double>();
     require(probability >= 0 && probability <= 1);
@@ -106,9 +106,9 @@ std::optional<PredictionsRecord> read_predictions(const std::string& file) {
     return std::nullopt;
   std::ifstream in(file, std::ios::binary);
   try {
-    return record_of(Json::parse(in));
+    return record_of(PlainJson::parse(in));
   } catch (const Error&) {
-  } catch (const Json::exception&) {
+  } catch (const PlainJson::exception&) {
   }
   return std::nullopt;
 }

@@ -11,7 +11,7 @@
 namespace dp::kernels {
 namespace {
 
-constexpr std::int64_t kBlock = 16;
+constexpr std::int64_t kBlockChannels = 16;
 
 // oneDNN's weight layout for AMX, if `outputs` is not 0. A block has 16 pairs of input channels x `outputs` output
 // channels x 2.
@@ -22,7 +22,7 @@ struct PairedLayout {
   explicit PairedLayout(const DnnlDesc& md) {
     const dnnl_compat::Blocking b = dnnl_compat::blocking_of(md);
     const bool pairs = b.known && b.inner_axes == std::vector<std::int64_t>{1, 0, 1} && b.inner_sizes[0] == 16 &&
-                       b.inner_sizes[2] == 2 && b.inner_sizes[1] % kBlock == 0;
+                       b.inner_sizes[2] == 2 && b.inner_sizes[1] % kBlockChannels == 0;
     if (!pairs) return;
     outputs = b.inner_sizes[1];
     strides = b.strides;
@@ -35,8 +35,8 @@ class FlippedBackwardData : public HostOp {
   FlippedBackwardData(const Conv2dBackwardData& d, const PrimitiveDesc& pd, const PairedLayout& layout, int threads)
       : call_(dnnl::convolution_forward(pd), pd.scratchpad_desc()),
         layout_(layout),
-        in_(d.w.shape[1] / kBlock),
-        out_(d.w.shape[0] / kBlock),
+        in_(d.w.shape[1] / kBlockChannels),
+        out_(d.w.shape[0] / kBlockChannels),
         kernel_(d.window.kernel),
         threads_(threads),
         weight_bytes_((pd.weights_desc().get_size() + 63) / 64 * 64),
@@ -60,11 +60,11 @@ class FlippedBackwardData : public HostOp {
   // Writes the flipped convolution's weights. Its input channels are the layer's output channels and are copied in
   // pairs. `from` has blocks of 16 input x 16 output channels.
   void flip(const std::uint32_t* from, std::uint32_t* to) const {
-    constexpr std::int64_t kPairs = kBlock / 2, kUnits = kBlock * kPairs;
+    constexpr std::int64_t kPairs = kBlockChannels / 2, kUnits = kBlockChannels * kPairs;
     const std::int64_t taps = kernel_ * kernel_;
     parallel_ranges(threads_, out_ * in_, 1, [&](std::int64_t at, std::int64_t end) {
       for (; at < end; ++at) {
-        const std::int64_t out = at / in_, in = at % in_, first = in * kBlock;
+        const std::int64_t out = at / in_, in = at % in_, first = in * kBlockChannels;
         const std::int64_t block = first / layout_.outputs * layout_.strides[0] + out / 2 * layout_.strides[1];
         const std::int64_t inner = out % 2 * kPairs * layout_.outputs + first % layout_.outputs;
         for (std::int64_t tap = 0; tap < taps; ++tap) {
@@ -72,7 +72,7 @@ class FlippedBackwardData : public HostOp {
           const std::uint32_t* src = from + (at * taps + tap) * kUnits;
           std::uint32_t* dst = to + (block + row * layout_.strides[2] + col * layout_.strides[3]) / 2 + inner;
           for (std::int64_t pair = 0; pair < kPairs; ++pair, dst += layout_.outputs)
-            for (std::int64_t c = 0; c < kBlock; ++c) dst[c] = src[c * kPairs + pair];
+            for (std::int64_t c = 0; c < kBlockChannels; ++c) dst[c] = src[c * kPairs + pair];
         }
       }
     });
@@ -92,7 +92,7 @@ std::unique_ptr<HostOp> make_flipped_backward_data(const Conv2dBackwardData& d, 
   const Shape& w = d.w.shape;
   const std::int64_t padding = d.window.kernel - 1 - d.window.padding;
   if (!has_amx() || d.dx.type != DType::bf16 || d.window.stride != 1 || padding < 0) return nullptr;
-  if (w[0] % (2 * kBlock) != 0 || w[1] % (2 * kBlock) != 0) return nullptr;
+  if (w[0] % (2 * kBlockChannels) != 0 || w[1] % (2 * kBlockChannels) != 0) return nullptr;
   const DnnlDesc blocks(dims_of(w), dnnl::memory::data_type::bf16, dnnl::memory::format_tag::ABcd16b16a);
   const TensorDesc weights = resolved(d.w, blocks);
   if (!d.w.layout.any() && !(d.w.layout == weights.layout)) return nullptr;

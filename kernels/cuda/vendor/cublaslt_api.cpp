@@ -13,7 +13,7 @@ constexpr std::size_t kOldest = 120000;
 constexpr const char* kFiles[] = {"libcublasLt.so.13", "libcublasLt.so.12"};
 constexpr bool kNew = CUDART_VERSION >= 13000;
 
-CublasLtLibrary load() {
+CublasLtLibrary load_cublaslt() {
   LibraryFile library("DP_CUBLASLT_LIBRARY", {kFiles[kNew ? 0 : 1], kFiles[kNew ? 1 : 0]});
   if (!library.found()) return {nullptr, {}, library.file() + " was not found"};
   static CublasLtApi api;
@@ -39,7 +39,7 @@ CublasLtLibrary load() {
   return {&api, library.file(), {}};
 }
 
-std::optional<CublasLtLibrary>& provided() {
+std::optional<CublasLtLibrary>& provided_cublaslt() {
   static std::optional<CublasLtLibrary> library;
   return library;
 }
@@ -47,12 +47,12 @@ std::optional<CublasLtLibrary>& provided() {
 }  // namespace
 
 const CublasLtLibrary& cublaslt() {
-  if (provided()) return *provided();
-  static const CublasLtLibrary library = load();
+  if (provided_cublaslt()) return *provided_cublaslt();
+  static const CublasLtLibrary library = load_cublaslt();
   return library;
 }
 
-void provide_cublaslt(CublasLtLibrary library) { provided() = std::move(library); }
+void provide_cublaslt(CublasLtLibrary library) { provided_cublaslt() = std::move(library); }
 
 std::string cublaslt_release(const CublasLtApi& api) {
   const std::size_t version = api.get_version();

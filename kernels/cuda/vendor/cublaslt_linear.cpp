@@ -14,7 +14,7 @@ namespace dp::kernels::cuda {
 namespace {
 
 // One layer in one direction.
-struct Problem {
+struct LinearProblem {
   const char* name = "";
   std::vector<TensorDesc> tensors;
   CublasLtProduct product;
@@ -35,8 +35,8 @@ CublasLtOperand operand(const TensorDesc& tensor, bool batched) {
 }
 
 // The formulations of a descriptor for cuBLASLt, the most fused one first. Empty for other descriptors.
-std::vector<Problem> problems_of(const OpDesc& desc, bool tf32) {
-  Problem problem;
+std::vector<LinearProblem> problems_of(const OpDesc& desc, bool tf32) {
+  LinearProblem problem;
   problem.name = name_of(desc);
   CublasLtProduct& product = problem.product;
   const auto on = [&](const LinearTensors& t) {
@@ -56,7 +56,7 @@ std::vector<Problem> problems_of(const OpDesc& desc, bool tf32) {
     if (d->relu) product.epilogue = CublasLtEpilogue::relu;
     if (d->bias) product.epilogue = d->relu ? CublasLtEpilogue::relu_bias : CublasLtEpilogue::bias;
     if (!d->bias || t.y.type == DType::f32) return {problem};
-    Problem narrow = problem;
+    LinearProblem narrow = problem;
     narrow.narrow_bias = true, narrow.product.bias_type = t.y.type;
     return {problem, narrow};
   }
@@ -80,7 +80,7 @@ std::vector<Problem> problems_of(const OpDesc& desc, bool tf32) {
     problem.gradient = at.dy, problem.dy = t.y;
     if (!d->bias) return {problem};
     problem.places = kMaxCublasLtCandidates / 2;
-    Problem fused = problem;
+    LinearProblem fused = problem;
     fused.bias_in_epilogue = true, fused.product.epilogue = CublasLtEpilogue::bias_gradient_b;
     problem.own_bias_gradient = true;
     return {fused, problem};
@@ -90,7 +90,7 @@ std::vector<Problem> problems_of(const OpDesc& desc, bool tf32) {
 
 class CublasLtLinearOp final : public CudaOp {
  public:
-  CublasLtLinearOp(const Problem& problem, std::string name, const CublasLtHeuristic& chosen,
+  CublasLtLinearOp(const LinearProblem& problem, std::string name, const CublasLtHeuristic& chosen,
                    std::shared_ptr<Libraries> libraries)
       : problem_(problem),
         name_(std::move(name)),
@@ -145,7 +145,7 @@ class CublasLtLinearOp final : public CudaOp {
       fail("a tensor is not aligned to " + std::to_string(operand.alignment) + " bytes");
   }
 
-  const Problem problem_;
+  const LinearProblem problem_;
   const std::string name_;
   const CublasLtHeuristic chosen_;
   const std::shared_ptr<Libraries> libraries_;
@@ -159,12 +159,12 @@ class CublasLtLinearOp final : public CudaOp {
 
 std::vector<Candidate> cublaslt_candidates(const OpDesc& desc, const CudaOpOptions& options) {
   if (options.libraries == nullptr) return {};
-  const std::vector<Problem> problems = problems_of(desc, options.tf32);
+  const std::vector<LinearProblem> problems = problems_of(desc, options.tf32);
   const CublasLtHandle handle = problems.empty() ? nullptr : options.libraries->cublaslt_handle();
   if (handle == nullptr) return {};
   const CublasLtApi& api = *cublaslt().api;
   std::vector<Candidate> candidates;
-  for (const Problem& problem : problems) {
+  for (const LinearProblem& problem : problems) {
     if (problem.narrow_bias && !candidates.empty()) break;  // only if there is no other candidate
     const std::size_t places = options.deterministic ? 1 : problem.places;
     const CublasLtMatmul matmul(api, problem.product);

@@ -59,7 +59,7 @@ TEST_CASE("a report of one run is written to its folder, a report of several run
   check_bad_input({{"report", "run", "-o", ""}, 2, {"--output: it is empty; name a file"}}, temp.path());
 }
 
-TEST_CASE("--version, env and config.toml have the same version") {
+TEST_CASE("option --version, env and config.toml have the same version") {
   const TemporaryFolder temp;
   const std::string line = printed({"--version"}, temp);
   REQUIRE(line.starts_with("dp_train "));
@@ -71,7 +71,7 @@ TEST_CASE("--version, env and config.toml have the same version") {
   CHECK_THAT(read_text(temp / "run/config.toml"), Catch::Contains("# dp_train " + version + ", commit "));
 }
 
-TEST_CASE("--print-plan prints the plan and nothing else") {
+TEST_CASE("option --print-plan prints the plan and nothing else") {
   const TemporaryFolder temp;
   const std::string plan = printed(kTiny + Words{"--print-plan"}, temp);
   CHECK_THAT(plan, Catch::Contains("plan for 16 rows, training") && !Catch::Contains("test images"));

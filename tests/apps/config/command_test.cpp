@@ -165,7 +165,7 @@ TEST_CASE("training options are refused with --evaluate, and invalid names of ex
         "--experiment '" + std::string(bad) + "' is not a plain name; leave out slashes and control characters");
 }
 
-TEST_CASE("--resume auto is allowed with --init and with each option that sets the folder") {
+TEST_CASE("option --resume auto is allowed with --init and with each option that sets the folder") {
   const auto check = [](const Words& words) { dp_train::check_resume(parsed(words)); };
   CHECK_NOTHROW(check({"--init", "a"}));
   CHECK_NOTHROW(check({"--resume", "a"}));

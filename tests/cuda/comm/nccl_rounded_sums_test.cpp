@@ -9,7 +9,7 @@ using namespace dp::test;
 
 namespace {
 
-DataParallelOptions with_nccl(int gpus, Reduce reduce) {
+DataParallelOptions in_small_buckets(int gpus, Reduce reduce) {
   DataParallelOptions options = without_dropout(on_gpus(gpus, gpus));
   options.comm = Comm::nccl;
   options.reduce = reduce;
@@ -23,7 +23,7 @@ TEST_CASE("nccl: a bfloat16 reduction between two GPUs has the bits of p2p") {
   SimulatedGpus machine(2);
   simt::simulation().protect_memory = false;  // faster
   const simt::SimulatedNccl nccl;
-  check_rounded_sums(narrow_convnet(), with_nccl(2, Reduce::master), 9);
+  check_rounded_sums(narrow_convnet(), in_small_buckets(2, Reduce::master), 9);
 }
 
 TEST_CASE(
@@ -32,7 +32,7 @@ TEST_CASE(
     SimulatedGpus machine(4);
     simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
     const simt::SimulatedNccl nccl;
-    check_rounded_training(narrow_convnet(), with_nccl(4, reduce), 9);
+    check_rounded_training(narrow_convnet(), in_small_buckets(4, reduce), 9);
     std::size_t sums = 0, rounded_sums = 0;
     for (const std::string& launch : nccl.launches(0)) {
       if (launch.find(" of 1 ") != std::string::npos) continue;  // from communicator creation
@@ -53,7 +53,7 @@ TEST_CASE("nccl: with a bfloat16 reduction steps as graphs have the bits of eage
     simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
     const simt::SimulatedNccl nccl;
     simt::SimulatedNccl::allow_a_graph_for_each_replica();
-    DataParallelOptions options = with_nccl(2, reduce);
+    DataParallelOptions options = in_small_buckets(2, reduce);
     options.reduce_dtype = DType::bf16;
     options.graphs = Graphs::always;
     if (reduce == Reduce::master) options.amp = Amp::float16, options.loss_scale.initial = 512;

@@ -25,7 +25,7 @@ void check_one_order(const SimulatedNccl& nccl, int devices) {
   for (int device = 1; device < devices; ++device) CHECK(nccl.launches(device) == expected);
 }
 
-DataParallelOptions with_nccl(int gpus, Reduce reduce = Reduce::automatic) {
+DataParallelOptions over_nccl(int gpus, Reduce reduce = Reduce::automatic) {
   DataParallelOptions options = on_gpus(gpus, gpus);
   options.comm = Comm::nccl;
   options.reduce = reduce;
@@ -162,7 +162,7 @@ TEST_CASE("nccl: sharded training uses NCCL's own reduce-scatter and all-gather 
       SimulatedGpus machine(gpus);
       simt::simulation().protect_memory = simt::simulation().delays = false;  // faster
       const SimulatedNccl nccl;
-      DataParallelOptions options = with_nccl(gpus, Reduce::sharded);
+      DataParallelOptions options = over_nccl(gpus, Reduce::sharded);
       options.bucket_bytes = 4000;
       DataParallel net(model, options);
       for (std::uint64_t i = 0; i < 2; ++i)
@@ -194,14 +194,14 @@ TEST_CASE("nccl: training gives p2p's weights up to rounding, with one launch or
       reference.comm = Comm::p2p;
       const auto expected = five_steps(model, reference, 9);
       const SimulatedNccl nccl;
-      DataParallelOptions options = with_nccl(gpus, reduce);
+      DataParallelOptions options = over_nccl(gpus, reduce);
       INFO(gpus << " GPUs, reduce " << static_cast<int>(reduce));
       CHECK(distance(five_steps(model, options, 9), expected) < 1e-5);
       options.clip_grad_norm = 0.5;
       options.bucket_bytes = 4000;
       options.loss = LossAt::gathered;
       five_steps(model, options, 9);
-      options = with_nccl(gpus, reduce);
+      options = over_nccl(gpus, reduce);
       options.batch_norm = BatchNormMode::sync;  // two communicators at once on each device
       options.bucket_bytes = 4000;
       five_steps(deep, options, 9);
@@ -261,7 +261,7 @@ TEST_CASE("nccl: auto selects nccl with eager steps for distinct GPUs without a 
   const DataParallel without(model, on_gpus(2, 2));
   CHECK(without.communicator() == "p2p; " + detour);
   CHECK(without.communicator_choice().reason == "nccl cannot be used: it is not simulated here");
-  CHECK_THROWS_WITH(DataParallel(model, with_nccl(2)),
+  CHECK_THROWS_WITH(DataParallel(model, over_nccl(2)),
                     Catch::Contains("nccl cannot be used: it is not simulated here"));
 }
 
@@ -326,7 +326,7 @@ TEST_CASE("nccl: a failed replica releases the replicas that wait for it") {
     const SimulatedNccl nccl;
     setenv("DP_FAIL", (std::string("throw:") + phase + ":dev1:step1").c_str(), 1);
     const auto train = [&] {
-      DataParallel net(model, with_nccl(3));
+      DataParallel net(model, over_nccl(3));
       for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 9), Sgd{.lr = 0.01f, .momentum = 0.9f});
       net.take_stats();
     };
@@ -344,7 +344,7 @@ TEST_CASE("nccl: an asynchronous error ends the run with NCCL's text") {
   SimulatedNccl nccl;
   const Model model = small_convnet();
   const auto train = [&] {
-    DataParallel net(model, with_nccl(2));
+    DataParallel net(model, over_nccl(2));
     net.train_step(random_batch(model, 6), Sgd{.lr = 0.01f});
     nccl.break_rank(1, kernels::cuda::NcclResult::remote_error);
     for (int step = 0; step < 3; ++step) net.train_step(random_batch(model, 6), Sgd{.lr = 0.01f});

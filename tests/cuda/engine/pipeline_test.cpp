@@ -35,8 +35,8 @@ DataParallelOptions unpipelined(DataParallelOptions options, const Layout& layou
   return options;
 }
 
-void check(const Model& model, const DataParallelOptions& options, const Layout& layout,
-           const std::vector<PipelineSchedule>& schedules, std::int64_t rows = 7) {
+void check_pipeline(const Model& model, const DataParallelOptions& options, const Layout& layout,
+                    const std::vector<PipelineSchedule>& schedules, std::int64_t rows = 7) {
   const Trained expected = train(model, unpipelined(options, layout), rows);
   for (const PipelineSchedule schedule : schedules) {
     INFO(model.name() << ", " << layout.replicas << " replicas of " << layout.stages << " stages, schedule "
@@ -50,7 +50,8 @@ void check(const Model& model, const DataParallelOptions& options, const Layout&
 TEST_CASE("pipeline: simulated GPUs give the bits of one GPU, with every schedule") {
   const Unfused unfused;
   SimulatedGpus machine(3);
-  check(small_convnet(/*dropout=*/true), one_gpu(), {1, 3, 4}, {one_at_a_time, gpipe, one_f_one_b, zero_bubble}, 5);
+  check_pipeline(small_convnet(/*dropout=*/true), one_gpu(), {1, 3, 4},
+                 {one_at_a_time, gpipe, one_f_one_b, zero_bubble}, 5);
 }
 
 TEST_CASE("pipeline: simulated GPUs give the bits of one GPU per replica, clipped, averaged and recomputed") {
@@ -59,10 +60,10 @@ TEST_CASE("pipeline: simulated GPUs give the bits of one GPU per replica, clippe
   DataParallelOptions options = one_gpu();
   options.clip_grad_norm = 0.1;
   options.ema_decay = 0.9;
-  check(residual_net(/*relu=*/true, /*dropout=*/true), options, {2, 2, 2}, {one_f_one_b, zero_bubble}, 7);
+  check_pipeline(residual_net(/*relu=*/true, /*dropout=*/true), options, {2, 2, 2}, {one_f_one_b, zero_bubble}, 7);
   options.batch_norm = BatchNormMode::sync;
   options.pipeline.recompute = Recompute::stage;
-  check(residual_net(), options, {2, 2, 2}, {one_f_one_b}, 7);
+  check_pipeline(residual_net(), options, {2, 2, 2}, {one_f_one_b}, 7);
 }
 
 // Two gradients of one tensor are added before they are rounded to 16 bits, but those that another stage has sent are

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "cuda/simulated_gpus.h"
+#include "cuda/vendor/last.h"
 #include "cuda/vendor/library_rig.h"
 #include "kernels/cuda/tuning/trial.h"
 #include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
@@ -28,7 +29,6 @@ struct Case {
 };
 const Case kCases[] = {{{2, 8, 6, 6}, 16, {3, 1, 1}}, {{3, 16, 7, 5}, 8, {3, 2, 1}}, {{2, 24, 4, 4}, 8, {1, 2, 0}}};
 
-TensorDesc last(const Shape& shape, DType type) { return {shape, type, channels_last(shape, type)}; }
 TensorDesc vector(std::int64_t count, DType type) { return {{count}, type, plain({count}, type)}; }
 
 struct Descs {

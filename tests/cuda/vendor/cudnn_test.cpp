@@ -2,6 +2,7 @@
 #include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
 
 #include "cuda/simulated_gpus.h"
+#include "cuda/vendor/last.h"
 #include "cuda/vendor/library_rig.h"
 #include "dp/error.h"
 #include "kernels/cuda/runtime/owner.h"
@@ -25,8 +26,6 @@ struct Case {
   Window window;
   bool bias = false, relu = false, plain_x = false;
 };
-
-TensorDesc last(const Shape& shape, DType type) { return {shape, type, channels_last(shape, type)}; }
 
 std::vector<std::string> names(const std::vector<Candidate>& candidates) {
   std::vector<std::string> result;

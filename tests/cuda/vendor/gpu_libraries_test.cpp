@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "cuda/vendor/judged_candidates.h"
+#include "cuda/vendor/last.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/tuning/candidates.h"
@@ -14,10 +15,10 @@
 using namespace dp;
 using namespace dp::kernels;
 using namespace dp::kernels::cuda;
+using namespace dp::test;
 
 namespace {
 
-TensorDesc last(const Shape& shape, DType type = DType::f32) { return {shape, type, channels_last(shape, type)}; }
 TensorDesc rows(const Shape& shape, DType type = DType::f32) { return {shape, type, plain(shape, type)}; }
 
 std::vector<OpDesc> convolution(const Shape& x_shape, std::int64_t out, const Window& window, bool fused, DType type) {

@@ -1,4 +1,5 @@
 // Library candidates in the tuner: which one is chosen, what is cached, and that a network trains with them.
+#include "cuda/vendor/last.h"
 #include "cuda/vendor/library_rig.h"
 
 #include <set>
@@ -30,7 +31,6 @@ using simt::SimulatedCudnn;
 
 namespace {
 
-TensorDesc last(const Shape& shape) { return {shape, DType::f32, channels_last(shape, DType::f32)}; }
 Conv2dForward convolution(bool relu = true) {
   return {last({2, 8, 9, 9}), last({40, 8, 3, 3}), last({2, 40, 9, 9}), {3, 1, 1}, true, relu};
 }

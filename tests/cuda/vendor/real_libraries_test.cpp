@@ -3,6 +3,7 @@
 #include <cstring>
 #include <set>
 
+#include "cuda/vendor/last.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/vendor/cublaslt_linear.h"
 #include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
@@ -35,8 +36,6 @@ std::optional<CudnnDescriptor> h200() {
     return std::nullopt;
   }
 }
-
-TensorDesc last(const Shape& shape, DType type) { return {shape, type, channels_last(shape, type)}; }
 
 std::vector<OpDesc> directions(DType type, bool fused) {
   const TensorDesc x = last({64, 64, 32, 32}, type), w = last({128, 64, 3, 3}, type), y = last({64, 128, 16, 16}, type);

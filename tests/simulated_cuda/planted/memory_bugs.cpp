@@ -5,9 +5,9 @@
 namespace dp::simt::test {
 namespace {
 
-constexpr int kCount = 60;  // not a multiple of the allocations' alignment
+constexpr int kOddCount = 60;  // not a multiple of the allocations' alignment
 
-std::vector<float> ones(int n = kCount) { return std::vector<float>(n, 1); }
+std::vector<float> ones(int n = kOddCount) { return std::vector<float>(n, 1); }
 bool all_are_two(const std::vector<float>& values) {
   for (const float value : values)
     if (!(value == 2)) return false;
@@ -22,8 +22,8 @@ bool host_leaves_device_memory(bool planted) {
 bool kernel_gets_device_memory(bool planted) {
   const TestStream stream;
   const std::vector<float> host = ones();
-  const DeviceArray<float> x(host), y(kCount);
-  add_one(planted ? host.data() : x.get(), y, kCount, stream);
+  const DeviceArray<float> x(host), y(kOddCount);
+  add_one(planted ? host.data() : x.get(), y, kOddCount, stream);
   stream.finish();
   return all_are_two(y.values());
 }
@@ -38,12 +38,12 @@ bool peer_is_asked(bool planted) {
   ok(cudaSetDevice(0));
   if (!planted) ok(cudaDeviceEnablePeerAccess(1, 0));
   const TestStream stream;
-  const DeviceArray<float> y(kCount);
+  const DeviceArray<float> y(kOddCount);
   const DeviceArray<const float*> place(std::vector<const float*>{x.get()});
   if (behind) {
-    add_one_behind(place, y, kCount, stream);
+    add_one_behind(place, y, kOddCount, stream);
   } else {
-    add_one(x, y, kCount, stream);
+    add_one(x, y, kOddCount, stream);
   }
   stream.finish();
   return all_are_two(y.values());
@@ -62,22 +62,22 @@ bool reads_inside(bool planted) {
 
 bool writes_inside(bool planted) {
   const TestStream stream;
-  const DeviceArray<float> x(ones(kCount + 1));
-  const DeviceArray<float> y(kCount);
-  add_one(x, y, planted ? kCount + 1 : kCount, stream);
+  const DeviceArray<float> x(ones(kOddCount + 1));
+  const DeviceArray<float> y(kOddCount);
+  add_one(x, y, planted ? kOddCount + 1 : kOddCount, stream);
   stream.finish();
   return all_are_two(y.values());
 }
 
 bool memory_lives(bool planted) {
   const TestStream stream;
-  const DeviceArray<float> y(kCount);
+  const DeviceArray<float> y(kOddCount);
   float* x = nullptr;
-  ok(cudaMalloc(reinterpret_cast<void**>(&x), kCount * sizeof(float)));
-  ok(cudaMemcpy(x, ones().data(), kCount * sizeof(float), cudaMemcpyHostToDevice));
+  ok(cudaMalloc(reinterpret_cast<void**>(&x), kOddCount * sizeof(float)));
+  ok(cudaMemcpy(x, ones().data(), kOddCount * sizeof(float), cudaMemcpyHostToDevice));
   const DeviceArray<const float*> place(std::vector<const float*>{x});
   if (planted) ok(cudaFree(x));
-  add_one_behind(place, y, kCount, stream);
+  add_one_behind(place, y, kOddCount, stream);
   stream.finish();
   if (!planted) ok(cudaFree(x));
   return all_are_two(y.values());

@@ -7,12 +7,12 @@
 namespace dp::simt::test {
 namespace {
 
-constexpr int kCount = 4096;
-constexpr std::size_t kBytes = kCount * sizeof(float);
+constexpr int kElements = 4096;
+constexpr std::size_t kBytes = kElements * sizeof(float);
 
-std::vector<float> filled(float value) { return std::vector<float>(kCount, value); }
+std::vector<float> filled(float value) { return std::vector<float>(kElements, value); }
 bool all_are(const float* values, float wanted) {
-  for (int i = 0; i < kCount; ++i)
+  for (int i = 0; i < kElements; ++i)
     if (!(values[i] == wanted)) return false;
   return true;
 }
@@ -22,10 +22,10 @@ bool second_stream_waits(bool planted) {
   const TestStream first, second;
   const auto event = kernels::cuda::make_event_handle();
   const DeviceArray<float> x(filled(1)), y(filled(0)), z(filled(0));
-  add_one(x, y, kCount, first);
+  add_one(x, y, kElements, first);
   ok(cudaEventRecord(event.get(), first));
   if (!planted) ok(cudaStreamWaitEvent(second, event.get(), 0));
-  add_one(y, z, kCount, second);
+  add_one(y, z, kElements, second);
   first.finish();
   second.finish();
   return all_are(z.values().data(), 3);
@@ -36,10 +36,10 @@ bool waits_after_the_record(bool planted) {
   const auto event = kernels::cuda::make_event_handle();
   const DeviceArray<float> x(filled(1)), y(filled(0)), z(filled(0));
   if (planted) ok(cudaStreamWaitEvent(second, event.get(), 0));  // the event is not recorded yet: no effect
-  add_one(x, y, kCount, first);
+  add_one(x, y, kElements, first);
   ok(cudaEventRecord(event.get(), first));
   if (!planted) ok(cudaStreamWaitEvent(second, event.get(), 0));
-  add_one(y, z, kCount, second);
+  add_one(y, z, kElements, second);
   first.finish();
   second.finish();
   return all_are(z.values().data(), 3);
@@ -50,10 +50,10 @@ bool writer_waits_for_readers(bool planted) {
   const TestStream first, second;
   const auto written = kernels::cuda::make_event_handle(), read = kernels::cuda::make_event_handle();
   const DeviceArray<float> x(filled(1)), y(filled(0)), z(filled(0));
-  add_one(x, y, kCount, first);
+  add_one(x, y, kElements, first);
   ok(cudaEventRecord(written.get(), first));
   ok(cudaStreamWaitEvent(second, written.get(), 0));
-  add_one(y, z, kCount, second);
+  add_one(y, z, kElements, second);
   ok(cudaEventRecord(read.get(), second));
   if (!planted) ok(cudaStreamWaitEvent(first, read.get(), 0));
   ok(cudaMemsetAsync(y, 0, kBytes, first));
@@ -71,7 +71,7 @@ bool kernel_waits_for_copy(bool planted) {
   ok(cudaMemcpyAsync(x, host.get(), kBytes, cudaMemcpyHostToDevice, copies));
   ok(cudaEventRecord(event.get(), copies));
   if (!planted) ok(cudaStreamWaitEvent(work, event.get(), 0));
-  add_one(x, y, kCount, work);
+  add_one(x, y, kElements, work);
   copies.finish();
   work.finish();
   return all_are(y.values().data(), 2);
@@ -89,11 +89,11 @@ bool peer_waits(bool planted) {
   const TestStream second;
   const DeviceArray<float> z(filled(0));
   ok(cudaSetDevice(0));
-  add_one(x, y, kCount, first);
+  add_one(x, y, kElements, first);
   ok(cudaEventRecord(event.get(), first));
   ok(cudaSetDevice(1));
   if (!planted) ok(cudaStreamWaitEvent(second, event.get(), 0));
-  add_one(y, z, kCount, second);
+  add_one(y, z, kElements, second);
   first.finish();
   second.finish();
   const bool right = all_are(z.values().data(), 3);
@@ -122,7 +122,7 @@ bool host_keeps_source(bool planted) {
   std::memcpy(values, filled(1).data(), kBytes);
   ok(cudaMemcpyAsync(x, values, kBytes, cudaMemcpyHostToDevice, stream));
   if (!planted) stream.finish();
-  for (int i = 0; i < kCount; ++i) values[i] = 2;
+  for (int i = 0; i < kElements; ++i) values[i] = 2;
   stream.finish();
   return all_are(x.values().data(), 1);
 }
@@ -130,7 +130,7 @@ bool host_keeps_source(bool planted) {
 bool uses_its_own_stream(bool planted) {
   const TestStream stream;
   const DeviceArray<float> x(filled(1)), y(filled(0));
-  add_one(x, y, kCount, planted ? cudaStream_t{} : cudaStream_t{stream});
+  add_one(x, y, kElements, planted ? cudaStream_t{} : cudaStream_t{stream});
   stream.finish();
   return all_are(y.values().data(), 2);
 }

@@ -8,7 +8,7 @@
 namespace dp::kernels::cuda {
 namespace {
 
-CudnnLibrary load() {
+CudnnLibrary load_cudnn() {
   LibraryFile library("DP_CUDNN_LIBRARY", {"libcudnn.so.9"});
   if (!library.found()) return {nullptr, {}, library.file() + " was not found"};
   static CudnnApi api;
@@ -31,7 +31,7 @@ CudnnLibrary load() {
   return {&api, library.file(), {}};
 }
 
-std::optional<CudnnLibrary>& provided() {
+std::optional<CudnnLibrary>& provided_cudnn() {
   static std::optional<CudnnLibrary> library;
   return library;
 }
@@ -39,12 +39,12 @@ std::optional<CudnnLibrary>& provided() {
 }  // namespace
 
 const CudnnLibrary& cudnn() {
-  if (provided()) return *provided();
-  static const CudnnLibrary library = load();
+  if (provided_cudnn()) return *provided_cudnn();
+  static const CudnnLibrary library = load_cudnn();
   return library;
 }
 
-void provide_cudnn(CudnnLibrary library) { provided() = std::move(library); }
+void provide_cudnn(CudnnLibrary library) { provided_cudnn() = std::move(library); }
 
 std::string cudnn_release(const CudnnApi& api) {
   const std::size_t version = api.get_version();

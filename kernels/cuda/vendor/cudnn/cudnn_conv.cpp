@@ -11,7 +11,7 @@ namespace dp::kernels::cuda {
 namespace {
 
 // Shared by all candidates for one convolution.
-struct Problem {
+struct ConvProblem {
   CudnnConvolution convolution;  // as cuDNN computes it
   std::vector<TensorDesc> tensors;
   bool bias_gradient = false;
@@ -37,7 +37,7 @@ Tensors tensors_of(CudnnDirection direction, bool bias, std::span<void* const> p
 
 class CudnnConvolutionOp final : public CudaOp {
  public:
-  CudnnConvolutionOp(std::shared_ptr<const Problem> problem, CudnnRun run, bool tf32)
+  CudnnConvolutionOp(std::shared_ptr<const ConvProblem> problem, CudnnRun run, bool tf32)
       : problem_(std::move(problem)), run_(std::move(run)), tf32_(tf32) {
     tensors_ = problem_->tensors;
     const CudnnConvolution& c = problem_->convolution;
@@ -67,19 +67,19 @@ class CudnnConvolutionOp final : public CudaOp {
   }
 
  private:
-  const std::shared_ptr<const Problem> problem_;
+  const std::shared_ptr<const ConvProblem> problem_;
   CudnnRun run_;
   const bool tf32_;
   std::optional<BiasSums> bias_sums_;
   std::size_t narrow_bytes_ = 0;
 };
 
-std::vector<Candidate> candidates_of(const char* name, const Problem& problem, const CudaOpOptions& options) {
+std::vector<Candidate> candidates_of(const char* name, const ConvProblem& problem, const CudaOpOptions& options) {
   const bool is_f32 = problem.convolution.x.type == DType::f32;
   return candidates_of_graph(
       {name, problem.widen ? " widened" : "", is_f32},
       [&](const CudnnTarget& target) { return convolution_graph(target, problem.convolution); },
-      [shared = std::make_shared<const Problem>(problem)](CudnnRun run, bool tf32) {
+      [shared = std::make_shared<const ConvProblem>(problem)](CudnnRun run, bool tf32) {
         return std::make_unique<CudnnConvolutionOp>(shared, std::move(run), tf32);
       },
       options);
@@ -105,7 +105,7 @@ std::vector<Candidate> cudnn_candidates(const OpDesc& desc, const CudaOpOptions&
   if (options.libraries == nullptr || options.libraries->cudnn_handle() == nullptr) return {};
   if (fused) return cudnn_norm_candidates(name_of(desc), *fused, options);
   const CudnnConvolution& c = *convolution;
-  Problem problem{c, {}};
+  ConvProblem problem{c, {}};
   if (c.direction == CudnnDirection::forward)
     problem.tensors = {c.x, c.w, c.y};
   else if (c.direction == CudnnDirection::backward_data)
