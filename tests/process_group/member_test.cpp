@@ -44,13 +44,15 @@ std::string welcome_of(int size) {
 
 // Rank 1 of 2, and the end of its connection that rank 0 would have.
 struct Member {
+  explicit Member(double timeout_seconds = 30) : rank_0(join(timeout_seconds)) {}
+
   GroupAddress address;
   std::shared_ptr<ProcessGroup> group;
-  Peer rank_0 = join();
+  Peer rank_0;
 
  private:
-  Peer join() {
-    std::thread joining([this] { group = ProcessGroup::join(address.options(1, 2)); });
+  Peer join(double timeout_seconds) {
+    std::thread joining([&] { group = ProcessGroup::join(address.options(1, 2, timeout_seconds)); });
     Peer peer = accepted(address);
     peer.next(Kind::hello);
     peer.send({Kind::welcome, 0, welcome_of(2)});
@@ -161,6 +163,28 @@ TEST_CASE("member: a rank reports when it is busy, answers roll calls, and names
   asking.join();
   CHECK(silent == std::vector{3, 12});
   CHECK(member.group->state().silent_ranks() == std::vector{0});  // rank 0 does not answer
+}
+
+TEST_CASE("member: a rank ends its wait if rank 0 sends only roll calls") {
+  Member member(0.5);
+  std::atomic<bool> ended{false};
+  std::string failure;
+  std::thread exchanging([&] {
+    try {
+      member.group->exchange("x");
+    } catch (const Error& error) {
+      failure = error.what();
+    }
+    ended = true;
+  });
+  std::uint64_t calls = 0;
+  for (; !ended && calls < 60; ++calls) {
+    member.rank_0.send({Kind::roll, calls});
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  }
+  if (calls == 60) member.rank_0.send({Kind::everyone, 0, process_group::join({"", "x"})});
+  exchanging.join();
+  CHECK(failure == "rank 0 failed: it sent nothing for 6 s");
 }
 
 TEST_CASE("member: a failure of another rank raises the attached flags, now and later, and ends every wait") {
