@@ -238,3 +238,18 @@ TEST_CASE("memory of 2 MiB and more must be free, and the error has both numbers
         "out of memory: 18446744073709551615 bytes requested, an unknown number of free; use a smaller batch or fewer "
         "replicas");
 }
+
+TEST_CASE("an allocation that fits only in the reserved address space is refused") {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  DP_SKIP("the sanitizers' shadow memory does not fit in any limit");
+#endif
+  std::size_t used = 0;  // pages
+  std::ifstream("/proc/self/statm") >> used;
+  used *= static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  std::string text;
+  {
+    const SoftLimit space(RLIMIT_AS, used + kernels::kAddressReserve / 2);
+    text = error_of([] { kernels::allocate_host(5000); });
+  }
+  CHECK_THAT(text, Catch::StartsWith("out of address space: 5056 bytes requested, "));
+}
