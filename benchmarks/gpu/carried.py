@@ -1,6 +1,6 @@
 """Prebuilt programs in one file: packs them, and checks whether they fit a host.
 
-    python3 benchmarks/gpu/carried.py BUILD FILE.tar.xz    packs the programs in BUILD (after ./dev bundle --binaries)
+    python3 benchmarks/gpu/carried.py BUILD FILE.tar.xz    packs the programs in BUILD (./dev bundle calls it)
 """
 import hashlib
 import json
@@ -15,11 +15,10 @@ import tarfile
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-LARGEST_MIB = 30
+LARGEST_MIB = 50
 NEEDED = ["apps/dp_train/dp_train", "apps/dp_train/libdp_cuda.so", "apps/dp_train/dp_peer_probe", "apps/dp_bench/dp_bench", "benchmarks/bench_step",
           "tests/cuda/test_gpu", "tests/cuda/test_real_libraries", "tests/kernels/test_ops", "tests/golden/test_golden", "tests/golden/test_mnist_steps",
-          "tests/golden/test_resnet18"]
-OPTIONAL = ["benchmarks/bench_ops", "benchmarks/bench_comm", "tests/cuda/op_bits", "tests/cuda/op_bits_simulated"]
+          "tests/golden/test_resnet18", "benchmarks/bench_ops", "tests/cuda/op_bits", "tests/cuda/op_bits_simulated"]
 SCRIPTS = ["pytorch_step.py", "pytorch_ops.py"]  # dp_bench expects them beside bench_step
 GLIBC = re.compile(r"^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libresolv|libutil)[.-]")
 SOURCES = ("apps", "benchmarks", "data", "engine", "kernels", "models", "tests")
@@ -93,7 +92,7 @@ def pack(build, out, commit, preset=9):
         raise ValueError(f"{build} lacks {', '.join(missing)}")
     with tempfile.TemporaryDirectory() as folder:
         stage = pathlib.Path(folder, "binaries")
-        for name in [*NEEDED, *(name for name in OPTIONAL if (build / name).is_file())]:
+        for name in NEEDED:
             place(build / name, stage / name)
         for name in SCRIPTS:
             place(ROOT / "benchmarks/programs" / name, stage / "benchmarks" / name)

@@ -18,7 +18,7 @@ void for_each_case(const GoldenFile& golden, const std::string& group, int expec
 
 // The tolerance for a value of a case such as "conv2d.0.dw": about ten times the largest error measured in its group.
 // The reference device differs from PyTorch's float64 by the order of sums only. GPUs use the tolerance of promise
-// 10 in docs/reference/semantics.md; only complete gpu-check runs measure them.
+// 10 in docs/reference/semantics.md; only the step `tests` of ./dev gpu-visit measures them.
 double golden_tolerance(DeviceKind kind, const std::string& name);
 
 kernels::Window window_of(const GoldenFile& golden, const std::string& prefix);
