@@ -256,6 +256,34 @@ def profile(visit):
     return last_line(output)
 
 
+def nccl(visit):
+    """NCCL 2.30 or newer, in build/nccl, with two ranks on the GPU: in one process and in two, beside p2p."""
+    library = ROOT / "build/nccl/libnccl.so.2"
+    if not library.is_file():
+        raise Skipped("build/nccl/libnccl.so.2 is not there")
+    environment = {"DP_NCCL_LIBRARY": library, "NCCL_MULTI_RANK_GPU_ENABLE": 1, "NCCL_MAX_CTAS": 4, "NCCL_DEBUG": "WARN"}
+    network = ["--model", "mlp", "--dataset", "digits"] if visit.options.small else ["--dataset", "synthetic", "--images", 2048]
+    shared = ["--gpus", 0, "--replicas-per-device", 2, *network, "-b", 64, "--max-steps", 12, "--deterministic", "--seed", 3, "--graphs", "never"]
+    found, wrong = {}, []
+    for name, words, variables in (("p2p", ["--comm", "p2p"], {}), ("nccl", ["--comm", "nccl"], environment),
+                                   ("nccl, allreduce", ["--comm", "nccl", "--reduce", "allreduce"], environment),
+                                   ("ddp", ["--engine", "ddp"], environment)):
+        log = f"nccl-{len(found) + len(wrong)}.log"
+        summary = visit.work / "summary.json"
+        summary.unlink(missing_ok=True)
+        try:
+            passed(*visit.command([visit.program("apps/dp_train/dp_train"), *shared, *words, "--summary", summary, "--output-dir", visit.work / "run"], log, 30, **variables))
+            found[name] = json.loads(summary.read_text())["weights_sha256"]
+        except Exception as error:
+            wrong.append(f"{name}: {error}")
+        shutil.rmtree(visit.work / "run", ignore_errors=True)
+    if len(set(found.values())) > 1:
+        wrong.append("weights differ: " + ", ".join(f"{name} {digest[:8]}" for name, digest in found.items()))
+    if wrong:
+        raise Failed("; ".join(wrong))
+    return f"{', '.join(found)}: equal weights"
+
+
 def sanitizers(visit):
     """memcheck and racecheck, side by side, of the smallest cases of own kernels on tensor cores."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -305,8 +333,8 @@ def tests(visit):
 
 
 STEPS = {function.__name__: function for function in
-         (host, probe, kernels, tune, step, ops, mnist, ops_mnist, replicas, compiled, counters, profile, sanitizers, tests)}
-LIMITS = {"host": 30, "probe": 15, "kernels": 60, "tune": 130, "step": 60, "ops": 75, "mnist": 45, "ops_mnist": 30, "replicas": 45, "compiled": 130,
+         (host, probe, kernels, tune, step, ops, mnist, ops_mnist, replicas, nccl, compiled, counters, profile, sanitizers, tests)}
+LIMITS = {"host": 30, "probe": 15, "kernels": 60, "tune": 130, "step": 60, "ops": 75, "mnist": 45, "ops_mnist": 30, "replicas": 45, "nccl": 75, "compiled": 130,
           "counters": 90, "profile": 30, "sanitizers": 60, "tests": 240}  # seconds
-PARTS = {"A": ("host", "probe", "kernels", "tune", "step", "ops", "counters", "profile", "mnist", "ops_mnist", "replicas", "sanitizers"),
+PARTS = {"A": ("host", "probe", "kernels", "tune", "step", "ops", "counters", "profile", "mnist", "ops_mnist", "replicas", "nccl", "sanitizers"),
          "B": ("host", "kernels", "tune", "step", "ops", "compiled")}

@@ -7,7 +7,6 @@ import json
 import os
 import pathlib
 import platform
-import re
 import shutil
 import signal
 import subprocess
@@ -101,7 +100,7 @@ class Visit:
         """Starts a program with its output in logs/<log>. Input is a text, or None."""
         words = [str(word) for word in words]
         given = {name: str(value) for name, value in variables.items()}
-        self.record["commands"].append(" ".join([*(f"{name}={value}" for name, value in given.items()), *words]))
+        self.record["commands"].append(" ".join([*(f"{name}={value}" for name, value in given.items()), *words]).replace(f"{ROOT}/", ""))
         with open(self.logs / log, "wb") as file:
             child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=file, stderr=subprocess.STDOUT, env={**self.environment, **given},
                                      start_new_session=True, preexec_fn=end_with_parent)

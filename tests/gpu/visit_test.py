@@ -42,6 +42,7 @@ while read -r act words; do
     kill) kill -9 $(cat $home/pid); exec sleep 20 ;;
     hang) exec sleep 600 ;;
     fail) echo "it failed"; exit 3 ;;
+    other) DIGEST=other ;;
   esac ;; esac
 done <$home/behaviour
 {action}
@@ -50,7 +51,7 @@ ACTIONS = {
     "dp_train": """[ "$1" != env ] || { echo "cuda:0 H100"; echo "cuDNN 9.19"; exit; }
 [ -z "$DP_TUNING_LOG" ] || printf 'conv\\tcudnn:eng1 k\\t2\\nconv\\town:mma 64x64\\t1.5\\nconv\\town:mma resident\\t-\\tdiffers\\n' >"$DP_TUNING_LOG"
 while [ "$1" != --summary ]; do shift; done
-echo '{"train_loss": 2.5}' >"$2\"""",
+echo '{"train_loss": 2.5, "weights_sha256": "'${DIGEST:-abc}'"}' >"$2\"""",
     "dp_bench": "exec PYTHON $home/bench.py \"$@\"",
     "op_bits": "echo 'bits add 3 aa'", "op_bits_simulated": "echo 'bits add 3 aa'", "compute-sanitizer": "echo '========= ERROR SUMMARY: 0 errors'",
     "ncu": "echo '\"1\",\"conv_kernel\"'",
@@ -81,6 +82,7 @@ class VisitTest(unittest.TestCase):
         for name in ("compute-sanitizer", "ncu", "nvidia-smi", "python"):
             self.pretend(self.home / "bin" / name)
         self.pretend(self.home / "build/probe/question")
+        self.pretend(self.home / "build/nccl/libnccl.so.2")
         (self.home / "bench.py").write_text(BENCH)
         (build / "CMakeCache.txt").write_text("DP_NATIVE:BOOL=OFF\nDP_CUDA_ARCHITECTURES:STRING=90\n")
         real = carried.digest_of_sources
@@ -162,9 +164,16 @@ class VisitTest(unittest.TestCase):
         self.assertEqual((status, self.results(record)["ops"]), (1, "failed"), self.output)
         self.assertIn("the rows add up to 6.000 ms of 8.000", record["steps"][1]["detail"])
 
+    def test_ranks_on_one_gpu_must_end_with_equal_weights(self):
+        status, record = self.call("A", "--only", "nccl", behaviour="other --engine ddp")
+        self.assertEqual((status, self.results(record)["nccl"]), (1, "failed"), self.output)
+        self.assertIn("weights differ: p2p abc, nccl abc, nccl, allreduce abc, ddp other", self.output)
+        (self.home / "build/nccl/libnccl.so.2").unlink()
+        self.assertEqual(self.results(self.call("A", "--only", "nccl")[1])["nccl"], "skipped")
+
     def test_a_kill_at_any_step_keeps_the_results_so_far(self):
         words = {"host": "dp_train env", "probe": "question", "kernels": "cases of", "tune": "--summary", "step": "step-resnet18-bf16.json", "ops": "ops --gpu 0 --model resnet",
-                 "counters": "ncu", "profile": "pytorch_profile", "mnist": "step-mnist", "ops_mnist": "ops --gpu 0 --model mnist", "replicas": "dp-virtual", "sanitizers": "racecheck"}
+                 "counters": "ncu", "profile": "pytorch_profile", "mnist": "step-mnist", "ops_mnist": "ops --gpu 0 --model mnist", "replicas": "dp-virtual", "nccl": "--comm nccl", "sanitizers": "racecheck"}
         self.assertEqual(tuple(words), steps.PARTS["A"])
         for number, (step, command) in enumerate(words.items()):
             status, record = self.call("A", behaviour=f"kill {command}")

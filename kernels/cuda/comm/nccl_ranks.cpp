@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdlib>
 #include <cstring>
+#include <string_view>
 
 #include "dp/error.h"
 #include "kernels/cuda/comm/nccl_communicator.h"
@@ -28,6 +29,16 @@ void check_nccl(const NcclApi& api, NcclResult result, const char* what) {
     throw Error(ErrorCode::device, std::string("NCCL: ") + what + " failed: " + api.get_error_string(result));
 }
 
+// NCCL's own switch for several ranks on one GPU. It exists since 2.30 (NCCL user guide, "Environment Variables").
+constexpr const char* kMultiRank = "NCCL_MULTI_RANK_GPU_ENABLE";
+constexpr int kFirstMultiRank = 23000;
+bool allows_shared_gpus(const NcclApi& api) {
+  const char* const value = std::getenv(kMultiRank);
+  int version = 0;
+  return value != nullptr && std::string_view(value) == "1" && api.get_version(&version) == NcclResult::success &&
+         version >= kFirstMultiRank;
+}
+
 std::unique_ptr<NcclLink> link(const NcclApi& api, NcclComm comm, CudaContext& context) {
   return std::make_unique<NcclLink>(api, comm, context.device(), context.graphs(), context.abort());
 }
@@ -35,6 +46,7 @@ std::unique_ptr<NcclLink> link(const NcclApi& api, NcclComm comm, CudaContext& c
 // What each rank sends to all ranks: its GPU, its error if it cannot take part, and, from rank 0, the NCCL id.
 struct Introduction {
   NcclId id{};
+  bool may_share_gpu = false;
   std::array<char, 96> gpu{};  // unique across hosts: "host 0000:01:00.0"
   std::array<char, 256> problem{};
 };
@@ -56,6 +68,7 @@ Introduction introduce(const CudaContext& context, int rank) {
   try {
     put(mine.gpu, gpu_of(context));
     const NcclApi& api = library();
+    mine.may_share_gpu = allows_shared_gpus(api);
     if (rank == 0) check_nccl(api, api.get_unique_id(&mine.id), "starting");
   } catch (const Error& error) {
     put(mine.problem, error.what());
@@ -69,7 +82,7 @@ void check_introductions(const std::vector<Introduction>& all) {
     if (all[rank].problem[0] != '\0')
       throw Error(ErrorCode::usage, "rank " + std::to_string(rank) + ": " + all[rank].problem.data());
     for (std::size_t other = 0; other < rank; ++other)
-      if (all[rank].gpu == all[other].gpu)
+      if (all[rank].gpu == all[other].gpu && !(all[rank].may_share_gpu && all[other].may_share_gpu))
         throw Error(ErrorCode::usage, "nccl requires one GPU per rank: ranks " + std::to_string(other) + " and " +
                                           std::to_string(rank) + " both use the GPU at " + all[rank].gpu.data() +
                                           "; start one rank per GPU");
@@ -141,6 +154,7 @@ void warm_up(const NcclApi& api, NcclWatch& watch, std::span<Context* const> con
 
 std::string nccl_refusal(std::span<const int> devices) {
   if (nccl().api == nullptr) return nccl().reason;
+  if (allows_shared_gpus(*nccl().api)) return {};
   for (std::size_t rank = 0; rank < devices.size(); ++rank)
     for (std::size_t other = 0; other < rank; ++other)
       if (devices[rank] == devices[other])
