@@ -21,10 +21,10 @@ def main():
     trainer.run(5)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
         trainer.run(STEPS)
-    kernels = sorted(profiler.key_averages(), key=lambda kernel: -kernel.device_time_total)
+    kernels = sorted(profiler.key_averages(), key=lambda kernel: -kernel.self_device_time_total)
     for kernel in kernels[:MOST_KERNELS]:
-        print(f"{kernel.device_time_total / STEPS / 1e3:8.3f} ms  {kernel.count / STEPS:6.1f} times  {kernel.key}")
-    print(f"{sum(kernel.device_time_total for kernel in kernels) / STEPS / 1e3:.3f} ms of kernels in a step")
+        print(f"{kernel.self_device_time_total / STEPS / 1e3:8.3f} ms  {kernel.count / STEPS:6.1f} times  {kernel.key}")
+    print(f"{sum(kernel.self_device_time_total for kernel in kernels) / STEPS / 1e3:.3f} ms of kernels in a step")
 
 
 main()
