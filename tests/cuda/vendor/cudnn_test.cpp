@@ -50,8 +50,8 @@ struct Directions {
 
 Conv2dForward small_forward(DType type = DType::f32) { return Directions({{2, 8, 6, 6}, 12, {3, 1, 1}}, type).forward; }
 
-void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected_candidates,
-                const std::string& ending = {}) {
+// `wide`: whether engines write float32 weight gradients from 16 bits.
+void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected_candidates, bool wide = true) {
   INFO("x " << to_string(c.x) << " out " << c.out << " stride " << c.window.stride << " " << to_string(type));
   Random random(7, RandomUse::synthetic);
   const Directions d(c, type);
@@ -63,9 +63,9 @@ void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected
   const TensorDesc vector{{c.out}, DType::f32, plain({c.out}, DType::f32)};
   const DeviceTensor at_x = rig.upload(x, d.forward.x), at_w = rig.upload(w, d.forward.w),
                      at_dy = rig.upload(dy, d.forward.y), at_b = rig.upload(b, vector);
-  const auto candidates = [&](const OpDesc& desc) {
+  const auto candidates = [&](const OpDesc& desc, std::size_t kinds = 1) {
     auto found = cudnn_candidates(desc, rig.options);
-    CHECK(found.size() == expected_candidates);
+    CHECK(found.size() == kinds * expected_candidates);
     return found;
   };
   for (const Candidate& candidate : candidates(d.forward)) {
@@ -83,16 +83,19 @@ void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected
     rig.run(*op, {at_dy.data(), at_w.data(), dx.data()});
     CHECK(relative_error(rig.download(dx), expected.dx) <= tolerance(type));
   }
-  for (const Candidate& candidate : candidates(d.weights)) {
+  std::size_t widened = 0;
+  for (const Candidate& candidate : candidates(d.weights, type != DType::f32 && wide ? 2 : 1)) {
     const auto op = candidate.make();
     REQUIRE(op);
-    CHECK(candidate.name.ends_with(ending));
+    const bool widens = candidate.name.ends_with(" widened");
+    widened += widens;
     CHECK(op->tensors()[2].type == DType::f32);
     const DeviceTensor dw = rig.poisoned(op->tensors()[2]), db = rig.poisoned(vector);
     rig.run(*op, {at_x.data(), at_dy.data(), dw.data(), d.weights.bias ? db.data() : nullptr});
-    CHECK(relative_error(rig.download(dw), expected.dw) <= (ending.empty() ? tolerance(DType::f32) : tolerance(type)));
+    CHECK(relative_error(rig.download(dw), expected.dw) <= (widens ? tolerance(type) : tolerance(DType::f32)));
     if (d.weights.bias) CHECK(relative_error(rig.download(db), expected.db) <= 1e-5);
   }
+  CHECK(widened == (type == DType::f32 ? 0 : expected_candidates));
 }
 
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
@@ -118,14 +121,14 @@ TEST_CASE("cudnn: convolutions of every direction, type and odd shape agree with
   CHECK(cudnn.handles() == 0);
 }
 
-TEST_CASE("cudnn: the weight gradient is widened if no engine writes float32 from 16 bits") {
+TEST_CASE("cudnn: weight gradients are also widened from 16 bits, and only so if no engine writes float32") {
   SimulatedGpus machine(1);
   SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::needs_workspace});
   cudnn.refuse_wide_weight_gradients();
   LibraryRig rig;
   for (const Case& c : kCases) {
-    check_case(rig, c, DType::bf16, 2, " widened");
-    check_case(rig, c, DType::f16, 2, " widened");
+    check_case(rig, c, DType::bf16, 2, /*wide=*/false);
+    check_case(rig, c, DType::f16, 2, /*wide=*/false);
     check_case(rig, c, DType::f32, 2);
   }
 }
