@@ -49,9 +49,10 @@ done <$home/behaviour
 """
 ACTIONS = {
     "dp_train": """[ "$1" != env ] || { echo "cuda:0 H100"; echo "cuDNN 9.19"; exit; }
-[ -z "$DP_TUNING_LOG" ] || printf 'conv\\tcudnn:eng1 k\\t2\\nconv\\town:mma 64x64\\t1.5\\nconv\\town:mma resident\\t-\\tdiffers\\n' >"$DP_TUNING_LOG"
 while [ "$1" != --summary ]; do shift; done
 echo '{"train_loss": 2.5, "weights_sha256": "'${DIGEST:-abc}'"}' >"$2\"""",
+    "bench_step": """printf 'conv\\tcudnn:eng1 k\\t2\\nconv\\town:mma 64x64\\t1.5\\nconv\\town:mma resident\\t-\\tdiffers\\n' >"$DP_TUNING_LOG"
+printf 'ready\\ndone\\tseconds=1\\tloss=2.5\\n'""",
     "dp_bench": "exec PYTHON $home/bench.py \"$@\"",
     "op_bits": "echo 'bits add 3 aa'", "op_bits_simulated": "echo 'bits add 3 aa'", "compute-sanitizer": "echo '========= ERROR SUMMARY: 0 errors'",
     "ncu": "echo '\"1\",\"conv_kernel\"'",
@@ -149,11 +150,11 @@ class VisitTest(unittest.TestCase):
             self.patch = "steps.CASE_SECONDS = 1"
             status, record = self.call("A", "--only", "kernels,tune", behaviour=f"{act} test_real_libraries cases of")
             self.assertEqual((status, self.results(record)), (1, {"host": "passed", "kernels": "failed", "tune": "passed"}), self.output)
-            tune = next(line for line in self.asked().splitlines() if "--summary" in line)
+            tune = next(line for line in self.asked().splitlines() if "--variant dp " in line)
             self.assertIn(f"candidates={steps.NEW_FAMILIES}", tune)
         self.patch = ""
         self.call("A", "--only", "kernels,tune")
-        self.assertTrue(next(line for line in self.asked().splitlines() if "--summary" in line).endswith("candidates="))
+        self.assertTrue(next(line for line in self.asked().splitlines() if "--variant dp " in line).endswith("candidates="))
 
     def test_the_limit_of_the_part_leaves_later_steps_out(self):
         status, record = self.call("A", "--only", "step,ops", "--limit", "7", behaviour="hang --variants dp1")
@@ -167,13 +168,13 @@ class VisitTest(unittest.TestCase):
     def test_ranks_on_one_gpu_must_end_with_equal_weights(self):
         status, record = self.call("A", "--only", "nccl", behaviour="other --engine ddp")
         self.assertEqual((status, self.results(record)["nccl"]), (1, "failed"), self.output)
-        self.assertIn("weights differ: p2p abc, nccl abc, nccl, allreduce abc, ddp other", self.output)
+        self.assertIn("weights differ: p2p abc, nccl abc, allreduce abc, ddp other", self.output)
         (self.home / "build/nccl/libnccl.so.2").unlink()
         self.assertEqual(self.results(self.call("A", "--only", "nccl")[1])["nccl"], "skipped")
 
     def test_a_kill_at_any_step_keeps_the_results_so_far(self):
-        words = {"host": "dp_train env", "probe": "question", "kernels": "cases of", "tune": "--summary", "step": "step-resnet18-bf16.json", "ops": "ops --gpu 0 --model resnet",
-                 "counters": "ncu", "profile": "pytorch_profile", "mnist": "step-mnist", "ops_mnist": "ops --gpu 0 --model mnist", "replicas": "dp-virtual", "nccl": "--comm nccl", "sanitizers": "racecheck"}
+        words = {"host": "dp_train env", "probe": "question", "kernels": "cases of", "tune": "--variant dp ", "step": "step-resnet18-bf16.json", "ops": "ops --gpu 0 --model resnet",
+                 "counters": "ncu", "profile": "pytorch_profile", "mnist": "step-mnist", "ops_mnist": "ops --gpu 0 --model mnist", "replicas": "dp-virtual", "nccl": "--comm nccl", "memcheck": "memcheck"}
         self.assertEqual(tuple(words), steps.PARTS["A"])
         for number, (step, command) in enumerate(words.items()):
             status, record = self.call("A", behaviour=f"kill {command}")
