@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/ops/batch_norm_sums.h"
 #include "kernels/cuda/runtime/last_block.h"
-#include "kernels/cuda/tensor_core/conv_mma_resident_product.h"
+#include "kernels/cuda/tensor_core/conv_mma_enqueue.h"
 #include "kernels/cuda/tensor_core/conv_mma_sums.h"
 
 namespace dp::kernels::cuda {

@@ -6,9 +6,9 @@
 
 #include "kernels/cuda/gemm/conv_geometry.h"
 #include "kernels/cuda/runtime/owner.h"
+#include "kernels/cuda/tensor_core/conv_mma_enqueue.h"
 #include "kernels/cuda/tensor_core/conv_mma_norm.h"
 #include "kernels/cuda/tensor_core/conv_mma_op.h"
-#include "kernels/cuda/tensor_core/conv_mma_resident_product.h"
 #include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
