@@ -110,6 +110,9 @@ std::vector<Candidate> candidates_of(const Conv2dBackwardWeights& d, const CudaO
       {true, weights_stay(r.x, r.dy, d.window, options), warpgroup_weights_fit(r.x, r.dy, d.window, options)}, options);
 }
 
+// Static shared memory in the wgmma kernels with batch normalisation, at most.
+constexpr std::size_t kStaticBytes = sizeof(NormNumbers<WgmmaTile<128>::kCols>) + 256;
+
 std::vector<Candidate> candidates_of(const NormConv2dForward& d, const CudaOpOptions& options) {
   NormConv2dForward r = d;
   for (TensorDesc* const tensor : {&r.x, &r.w, &r.y}) *tensor = resolved_channels_last(*tensor);
@@ -117,7 +120,9 @@ std::vector<Candidate> candidates_of(const NormConv2dForward& d, const CudaOpOpt
   if (d.norm && r.x.shape[1] > kMostNormChannels) return {};
   const std::size_t numbers = d.norm ? norm_bytes(static_cast<int>(r.x.shape[1])) : 0;
   return candidates(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
-                    {false, product_stays(r.x, d.window, options, numbers)}, options, mma_fused_name);
+                    {false, product_stays(r.x, d.window, options, numbers), false,
+                     wgmma_product_fits(r.x, r.y.shape[1], d.window, options, numbers + kStaticBytes)},
+                    options, mma_fused_name);
 }
 
 // Shared memory for batch normalisation in the resident kernels of gradients.
@@ -129,7 +134,9 @@ std::vector<Candidate> candidates_of(const NormConv2dBackwardData& d, const Cuda
   if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
   const int parts = d.window.stride * d.window.stride;
   return candidates(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
-                    {false, product_stays(r.dy, d.window, options, kNumbersBytes)}, options, mma_fused_name);
+                    {false, product_stays(r.dy, d.window, options, kNumbersBytes), false,
+                     wgmma_product_fits(r.dy, r.dx.shape[1], d.window, options, kStaticBytes)},
+                    options, mma_fused_name);
 }
 
 std::vector<Candidate> candidates_of(const NormConv2dBackwardWeights& d, const CudaOpOptions& options) {

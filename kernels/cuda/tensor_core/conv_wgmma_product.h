@@ -26,6 +26,7 @@ struct WgmmaRows {
   static_assert(kAhead + 2 == Tile::kStages);
   // A thread copies at most two chunks of the next run in a step, and all of them arrive before its first step.
   static constexpr int kTurnRows = Tile::kThreads / kRowChunks, kMostTurns = 2 * (kResidentTaps - kAhead);
+  static constexpr std::size_t kResultBytes = Tile::kRows * kStagedPitch<Tile> * sizeof(unsigned);
   int run, zeros;
 
   __host__ __device__ static int run_rows(int width) { return Tile::kRows + 2 * reach_of(width); }
@@ -35,10 +36,11 @@ struct WgmmaRows {
   }
   __device__ int of_run(int number) const { return Tile::kStages * kStage + number * run; }
   __device__ int results() const { return zeros + 1; }
+  // Memory behind the results. `base`: the first row.
+  __device__ uint4* behind(uint4* base) const { return base + results() * kRowChunks + kResultBytes / 16; }
   // Includes the bytes that align the first row.
   __host__ __device__ std::size_t bytes() const {
-    return static_cast<std::size_t>(zeros + 1) * kRowChunks * 16 + Tile::kRows * kStagedPitch<Tile> * sizeof(unsigned) +
-           kWgmmaAlignment;
+    return static_cast<std::size_t>(zeros + 1) * kRowChunks * 16 + kResultBytes + kWgmmaAlignment;
   }
   // Whether images of this width and `more` bytes of shared memory fit.
   static bool fits(int width, std::size_t more, std::size_t shared_memory) {
@@ -46,7 +48,8 @@ struct WgmmaRows {
   }
 };
 
-// Copies of a block: the weights of its columns, and the cells of its runs.
+// Copies of a block: the weights of its columns, and the cells of its runs. Successive chunks of a thread are a
+// multiple of eight rows apart, so the swizzle moves all of them alike.
 template <typename Tile, bool data>
 class WgmmaCopies {
  public:
@@ -56,22 +59,20 @@ class WgmmaCopies {
   // The weights of one tap for 64 channels of the image, from chunk `first` on. Forward: a row is a column of the
   // result. Data gradient: a row is a channel of the image; the rows of the next 64 columns follow.
   __device__ __forceinline__ void weights(uint4* stage, int first, int tap) const {
-    const int thread = static_cast<int>(threadIdx.x), first_chunk = static_cast<int>(blockIdx.y) * kColumnChunks;
+    constexpr int kChunks = data ? kColumnChunks : kRowChunks;  // of a row in global memory
+    constexpr int kRows = Tile::kThreads / kChunks;             // that all threads copy at once
+    static_assert(kRows % 8 == 0);
+    const int thread = static_cast<int>(threadIdx.x), row = thread / kChunks, chunk = thread % kChunks;
+    const int first_chunk = static_cast<int>(blockIdx.y) * kColumnChunks, out_chunks = product_.out_chunks;
+    const int channel = data ? first * kChunk + row : first_chunk * kChunk + row;
+    const int pitch = data ? out_chunks : static_cast<int>(windows_.chunks);  // of a channel and tap
+    const int from = (channel * kResidentTaps + tap) * pitch + (data ? first_chunk : first) + chunk;
+    uint4* const to = stage + chunk / kRowChunks * kSlab + swizzled<kRowChunks>(row, chunk % kRowChunks);
 #pragma unroll
     for (int i = 0; i < Tile::kCols * kRowChunks / Tile::kThreads; ++i) {
-      const int at = i * Tile::kThreads + thread;
-      if constexpr (data) {
-        const int row = at / kColumnChunks, column = at % kColumnChunks;
-        const bool inside = first_chunk + column < product_.out_chunks;
-        const int from = ((first * kChunk + row) * kResidentTaps + tap) * product_.out_chunks + first_chunk + column;
-        ptx::cp_async16(stage + column / kRowChunks * kSlab + swizzled<kRowChunks>(row, column % kRowChunks),
-                        weights_ + (inside ? from : 0), inside);
-      } else {
-        const int row = at / kRowChunks, chunk = at % kRowChunks, channel = first_chunk * kChunk + row;
-        const bool inside = channel < product_.out_chunks * kChunk;
-        const int from = (channel * kResidentTaps + tap) * windows_.chunks + first + chunk;
-        ptx::cp_async16(stage + swizzled<kRowChunks>(row, chunk), weights_ + (inside ? from : 0), inside);
-      }
+      const bool inside = data ? first_chunk + chunk < out_chunks : channel + i * kRows < out_chunks * kChunk;
+      ptx::cp_async16(to + i * kRows * kRowChunks, weights_ + (inside ? from + i * kRows * kResidentTaps * pitch : 0),
+                      inside);
     }
   }
   // Turn `turn` of the rows of a run: 64 channels from chunk `first` on. Row `reach` is the run's first cell.
@@ -79,12 +80,13 @@ class WgmmaCopies {
     const int row = row_of(turn), cell = run * Tile::kRows - reach_of(windows_.width) + row;
     if (row >= WgmmaRows<Tile>::run_rows(windows_.width)) return;
     const bool inside = cell >= 0 && cell < windows_.cells;
-    const int chunk = static_cast<int>(threadIdx.x) % kRowChunks;
-    ptx::cp_async16(rows + swizzled<kRowChunks>(row, chunk),
-                    image_ + (inside ? cell * windows_.chunks + first + chunk : 0), inside);
+    ptx::cp_async16(rows + own_chunk(turn), image_ + (inside ? cell * windows_.chunks + first + row_chunk() : 0),
+                    inside);
   }
-  __device__ static int row_of(int turn) {
-    return turn * WgmmaRows<Tile>::kTurnRows + static_cast<int>(threadIdx.x) / kRowChunks;
+  // Calls to(chunk) for the chunk that this thread copied in the same turn of cells().
+  template <typename To>
+  __device__ __forceinline__ void change(uint4* rows, int turn, const To& to) const {
+    if (row_of(turn) < WgmmaRows<Tile>::run_rows(windows_.width)) to(rows[own_chunk(turn)]);
   }
   // The descriptor of 16 channels of the image, from channel k of the stage on.
   __device__ static std::uint64_t descriptor(const uint4* stage, int k) {
@@ -93,18 +95,36 @@ class WgmmaCopies {
 
  private:
   static constexpr int kColumnChunks = Tile::kCols / kChunk, kSlab = kResidentChannels * kRowChunks;
+  static constexpr int kTurnRows = WgmmaRows<Tile>::kTurnRows;
+  static_assert(kTurnRows % 8 == 0);
+
+  __device__ static int row_chunk() { return static_cast<int>(threadIdx.x) % kRowChunks; }
+  __device__ static int row_of(int turn) { return turn * kTurnRows + static_cast<int>(threadIdx.x) / kRowChunks; }
+  __device__ static int own_chunk(int turn) {
+    return turn * kTurnRows * kRowChunks + swizzled<kRowChunks>(row_of(0), row_chunk());
+  }
 
   const uint4 *image_, *weights_;
   const MmaProduct& product_;
   const Windows& windows_;
 };
 
+struct Ignored {
+  template <typename... Args>
+  __device__ void operator()(const Args&...) const {}
+};
+
 // blockIdx: block among those that share the runs, tile of columns.
 // end(staged, sums, run) receives the sums of a run. It may overwrite `staged`, a tile of results in shared memory.
-template <typename Low, typename Tile, bool data, typename End>
+// landed(chunk, number) may change the chunks that this thread copied, before other threads read them. `number`: of the
+// chunk in its cell. It is called while wgmmas run, except for the first 64 channels of the block's first run.
+// before(run) is called before the last 64 channels of a run are multiplied.
+template <typename Low, typename Tile, bool data, typename End, typename Landed = Ignored, typename Before = Ignored>
 __device__ __forceinline__ void multiply_runs_by_wgmma(uint4* shared, const uint4* image, const uint4* weights,
-                                                       const MmaProduct& product, const End& end) {
+                                                       const MmaProduct& product, const End& end,
+                                                       const Landed& landed = {}, const Before& before = {}) {
   using Rows = WgmmaRows<Tile>;
+  constexpr bool kChanges = !std::is_same_v<Landed, Ignored>;
   constexpr int kHalf = Tile::kStep / 2 / 16;  // wgmmas of half a step, for each accumulator
   uint4* const base = wgmma_aligned(shared);
   const Windows& windows = product.parts[0];
@@ -125,6 +145,14 @@ __device__ __forceinline__ void multiply_runs_by_wgmma(uint4* shared, const uint
     ptx::cp_async_commit();
   }
   int ahead_first = 0, ahead_tap = Rows::kAhead;  // of the weights that are copied next
+  const auto change = [&](uint4* cells, int first, int turn) {
+    copies.change(cells, turn, [&](uint4& chunk) { landed(chunk, first + thread % kRowChunks); });
+  };
+  if constexpr (kChanges) {
+    ptx::cp_async_wait<Rows::kAhead - 1>();
+#pragma unroll 1
+    for (int turn = 0; turn < Rows::kMostTurns; ++turn) change(base + rows.of_run(0) * kRowChunks, 0, turn);
+  }
 
   unsigned a[2][kHalf][Tile::kDown][4];  // of the two halves of a step
 #pragma unroll 1
@@ -143,6 +171,7 @@ __device__ __forceinline__ void multiply_runs_by_wgmma(uint4* shared, const uint
       const bool last = first + kRowChunks == chunks;
       const int next_run = last ? run + stride : run, next_first = last ? 0 : first + kRowChunks;
       uint4* const next = base + rows.of_run(buffer ^ 1) * kRowChunks;
+      if (last) before(run);
 #pragma unroll 1
       for (int tap = 0; tap < kResidentTaps; ++tap, ++step) {
         ptx::cp_async_wait<Rows::kAhead - 1>();
@@ -181,6 +210,12 @@ __device__ __forceinline__ void multiply_runs_by_wgmma(uint4* shared, const uint
               ptx::wgmma_m64k16<Low, !data>(sums[i], a[half][k][i], copies.descriptor(stage, (half * kHalf + k) * 16));
           ptx::wgmma_commit();
         }
+        if constexpr (kChanges)
+          if (next_run < runs && tap >= Rows::kAhead) {  // the copies of kAhead steps ago have completed
+            change(next, next_first, 2 * (tap - Rows::kAhead));
+            change(next, next_first, 2 * (tap - Rows::kAhead) + 1);
+            __syncwarp();  // lanes may have diverged; ldmatrix needs the whole warp
+          }
       }
     }
     ptx::wgmma_wait<0>();
