@@ -146,17 +146,16 @@ __device__ __forceinline__ float2 unpack_f16(unsigned pair) {
 // Whether the code for compute capability 9.0 was compiled for sm_90a.
 inline constexpr bool kHasWgmma = DP_CUDA_SM90A;
 
-// Returns the descriptor of an operand in shared memory: 64 lines (rows of a or columns of b) by 16 values of k, with
-// the 128-byte swizzle. A memory row has 128 bytes, is 128-byte aligned, and consists of 8 chunks of 16 bytes.
-// K-major: each memory row contains one line. `first` is the address of the first line's first value. This value must
-// begin a chunk with an even number. MN-major: each memory row contains one k of all lines. `first` is the address of
-// the first of these rows. Swizzle: chunk c of the memory row at shared address a is stored as chunk c ^ (a / 128 % 8).
-// `first` is the address before the swizzle.
-__device__ __forceinline__ std::uint64_t wgmma_descriptor(const void* first) {
+// Returns the descriptor of an operand in shared memory: lines (rows of a or columns of b) by 16 values of k, with the
+// 128-byte swizzle. A memory row has 128 bytes, is 128-byte aligned, and consists of 8 chunks of 16 bytes. K-major:
+// each memory row contains one line. `first` is the address of the first line's first value. This value must begin a
+// chunk with an even number. MN-major: each memory row contains one k of 64 lines. `first` is the address of the first
+// of these rows. The next 64 lines are `next_lines` bytes after them. Swizzle: chunk c of the memory row at shared
+// address a is stored as chunk c ^ (a / 128 % 8). `first` is the address before the swizzle.
+__device__ __forceinline__ std::uint64_t wgmma_descriptor(const void* first, unsigned next_lines = 1024) {
   constexpr std::uint64_t kSwizzle = std::uint64_t{1} << 62;            // of 128 bytes
   constexpr std::uint64_t kEightRows = std::uint64_t{1024 / 16} << 32;  // distance between groups of eight rows
-  constexpr std::uint64_t kNextLines = std::uint64_t{1024 / 16} << 16;  // distance to more than 64 lines; unused
-  return kSwizzle | kEightRows | kNextLines | (shared_address(first) & 0x3ffffu) / 16;
+  return kSwizzle | kEightRows | std::uint64_t{next_lines / 16} << 16 | (shared_address(first) & 0x3ffffu) / 16;
 }
 
 // After the next barrier, wgmma sees this thread's completed writes to shared memory.
@@ -220,5 +219,53 @@ __device__ __forceinline__ void wgmma_m64n64k16(float (&d)[32], std::uint64_t a,
 #endif
 }
 #undef DP_WGMMA
+
+#define DP_FOUR(i) "+f"(d[i][0]), "+f"(d[i][1]), "+f"(d[i][2]), "+f"(d[i][3])
+#define DP_32(i)                                                                                              \
+  DP_FOUR(i), DP_FOUR(i + 1), DP_FOUR(i + 2), DP_FOUR(i + 3), DP_FOUR(i + 4), DP_FOUR(i + 5), DP_FOUR(i + 6), \
+      DP_FOUR(i + 7)
+#define DP_FIRST_32                                                                                               \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23," \
+  "%24, %25, %26, %27, %28, %29, %30, %31"
+#define DP_LAST_32                                                                                                  \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53," \
+  "%54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define DP_WGMMA(shape, type, accumulators, operands, ...)                                                      \
+  asm volatile("wgmma.mma_async.sync.aligned." shape ".f32." type "." type " {" accumulators "}, " operands ";" \
+               : __VA_ARGS__                                                                                    \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(k_major_b ? 0 : 1))
+#define DP_WGMMA_N64(type) DP_WGMMA("m64n64k16", type, DP_FIRST_32, "{%32, %33, %34, %35}, %36, 1, 1, 1, %37", DP_32(0))
+#define DP_WGMMA_N128(type) \
+  DP_WGMMA("m64n128k16", type, DP_FIRST_32 DP_LAST_32, "{%64, %65, %66, %67}, %68, 1, 1, 1, %69", DP_32(0), DP_32(8))
+
+// The same with 8 * eights columns, and with a in registers: warp w of a warpgroup passes rows 16 w to 16 w + 15 as
+// the fragments that ldmatrix_x4() loads. Do not change these registers before a wait, either.
+// d[j][2 half + i] is what wgmma_m64n64k16() calls d[4 j + 2 half + i].
+template <typename Low, bool k_major_b, int eights>
+__device__ __forceinline__ void wgmma_m64k16(float (&d)[eights][4], const unsigned (&a)[4], std::uint64_t b) {
+  static_assert(eights == 8 || eights == 16);
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if constexpr (std::is_same_v<Low, BFloat16>) {
+    if constexpr (eights == 8)
+      DP_WGMMA_N64("bf16");
+    else
+      DP_WGMMA_N128("bf16");
+  } else {
+    if constexpr (eights == 8)
+      DP_WGMMA_N64("f16");
+    else
+      DP_WGMMA_N128("f16");
+  }
+#else
+  __trap();
+#endif
+}
+#undef DP_FOUR
+#undef DP_32
+#undef DP_FIRST_32
+#undef DP_LAST_32
+#undef DP_WGMMA
+#undef DP_WGMMA_N64
+#undef DP_WGMMA_N128
 
 }  // namespace dp::kernels::cuda::ptx

@@ -10,6 +10,7 @@
 #include "kernels/cuda/tensor_core/conv_mma_resident_weights.h"
 #include "kernels/cuda/tensor_core/conv_warpgroup_product.h"
 #include "kernels/cuda/tensor_core/conv_warpgroup_weights.h"
+#include "kernels/cuda/tensor_core/conv_wgmma_product.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -60,6 +61,14 @@ bool warpgroup_weights_fit(const TensorDesc& x, const TensorDesc& y, const Windo
          y.shape[1] % kResidentChannels == 0 &&
          WarpgroupWeights::bytes(static_cast<int>(x.shape[3])) <= options.shared_memory;
 }
+// `columns`: channels of the result. `more`: as above.
+bool wgmma_product_fits(const TensorDesc& image, std::int64_t columns, const Window& window,
+                        const CudaOpOptions& options, std::size_t more = 0) {
+  const int width = static_cast<int>(image.shape[3]);
+  const bool room = columns > 64 ? WgmmaRows<WgmmaTile<128>>::fits(width, more, options.shared_memory)
+                                 : WgmmaRows<WgmmaTile<64>>::fits(width, more, options.shared_memory);
+  return options.wgmma && keeps_size(window) && image.shape[1] % kResidentChannels == 0 && room;
+}
 
 template <typename Desc>
 std::vector<Candidate> candidates(const Desc& desc, const GemmShape& shape, const MmaLimits& limits,
@@ -76,7 +85,8 @@ std::vector<Candidate> candidates_of(const Conv2dForward& d, const CudaOpOptions
       resolved_channels_last(d.x), resolved_channels_last(d.w), resolved_channels_last(d.y), d.window, d.bias, d.relu};
   if (r.w.type != r.x.type || !fits(r.x, r.w, r.y, d.window, false, options)) return {};
   return candidates(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
-                    {false, product_stays(r.x, d.window, options), warpgroup_product_fits(r.x, d.window, options)},
+                    {false, product_stays(r.x, d.window, options), warpgroup_product_fits(r.x, d.window, options),
+                     wgmma_product_fits(r.x, r.y.shape[1], d.window, options)},
                     options);
 }
 
@@ -86,7 +96,8 @@ std::vector<Candidate> candidates_of(const Conv2dBackwardData& d, const CudaOpOp
   if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
   const int parts = d.window.stride * d.window.stride;
   return candidates(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
-                    {false, product_stays(r.dy, d.window, options), warpgroup_product_fits(r.dy, d.window, options)},
+                    {false, product_stays(r.dy, d.window, options), warpgroup_product_fits(r.dy, d.window, options),
+                     wgmma_product_fits(r.dy, r.dx.shape[1], d.window, options)},
                     options);
 }
 
@@ -99,6 +110,9 @@ std::vector<Candidate> candidates_of(const Conv2dBackwardWeights& d, const CudaO
       {true, weights_stay(r.x, r.dy, d.window, options), warpgroup_weights_fit(r.x, r.dy, d.window, options)}, options);
 }
 
+// Static shared memory in the wgmma kernels with batch normalisation, at most.
+constexpr std::size_t kStaticBytes = sizeof(NormNumbers<WgmmaTile<128>::kCols>) + 256;
+
 std::vector<Candidate> candidates_of(const NormConv2dForward& d, const CudaOpOptions& options) {
   NormConv2dForward r = d;
   for (TensorDesc* const tensor : {&r.x, &r.w, &r.y}) *tensor = resolved_channels_last(*tensor);
@@ -106,7 +120,9 @@ std::vector<Candidate> candidates_of(const NormConv2dForward& d, const CudaOpOpt
   if (d.norm && r.x.shape[1] > kMostNormChannels) return {};
   const std::size_t numbers = d.norm ? norm_bytes(static_cast<int>(r.x.shape[1])) : 0;
   return candidates(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
-                    {false, product_stays(r.x, d.window, options, numbers)}, options, mma_fused_name);
+                    {false, product_stays(r.x, d.window, options, numbers), false,
+                     wgmma_product_fits(r.x, r.y.shape[1], d.window, options, numbers + kStaticBytes)},
+                    options, mma_fused_name);
 }
 
 // Shared memory for batch normalisation in the resident kernels of gradients.
@@ -118,7 +134,9 @@ std::vector<Candidate> candidates_of(const NormConv2dBackwardData& d, const Cuda
   if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
   const int parts = d.window.stride * d.window.stride;
   return candidates(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
-                    {false, product_stays(r.dy, d.window, options, kNumbersBytes)}, options, mma_fused_name);
+                    {false, product_stays(r.dy, d.window, options, kNumbersBytes), false,
+                     wgmma_product_fits(r.dy, r.dx.shape[1], d.window, options, kStaticBytes)},
+                    options, mma_fused_name);
 }
 
 std::vector<Candidate> candidates_of(const NormConv2dBackwardWeights& d, const CudaOpOptions& options) {
@@ -138,7 +156,7 @@ std::vector<Candidate> candidates_of(const Desc&, const CudaOpOptions&) {
 
 std::string mma_name(const MmaChoice& choice) {
   const std::string splits = choice.splits == 1 ? "" : " in " + std::to_string(choice.splits) + " ranges";
-  return std::string("own:mma ") + to_string(choice.tile) + splits;
+  return std::string(is_wgmma(choice.tile) ? "own:wgmma " : "own:mma ") + to_string(choice.tile) + splits;
 }
 
 std::string mma_fused_name(const MmaChoice& choice) { return mma_name(choice) + " fused"; }

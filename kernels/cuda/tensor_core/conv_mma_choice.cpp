@@ -92,12 +92,20 @@ std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limi
   if (limits.warpgroup)
     for (const std::int64_t splits : likely_splits(shape, kWarpgroup, limit))
       choices.push_back({MmaTileKind::warpgroup, static_cast<int>(splits)});
+  if (limits.wgmma) choices.push_back({shape.cols > 64 ? MmaTileKind::wgmma_wide : MmaTileKind::wgmma_narrow});
   return choices;
 }
 
 const char* to_string(MmaTileKind tile) {
-  if (tile == MmaTileKind::warpgroup) return kWarpgroup.name;
-  return tile == MmaTileKind::resident ? kResidentWhole.name : kTiles[static_cast<std::size_t>(tile)].name;
+  switch (tile) {
+    case MmaTileKind::resident: return kResidentWhole.name;
+    case MmaTileKind::warpgroup: return kWarpgroup.name;
+    case MmaTileKind::wgmma_wide: return "256x128";
+    case MmaTileKind::wgmma_narrow: return "256x64";
+    default: return kTiles[static_cast<std::size_t>(tile)].name;
+  }
 }
+
+bool is_wgmma(MmaTileKind tile) { return tile == MmaTileKind::wgmma_wide || tile == MmaTileKind::wgmma_narrow; }
 
 }  // namespace dp::kernels::cuda

@@ -8,9 +8,10 @@
 
 namespace dp::kernels::cuda {
 
-// 128x128, 256x64, 128x64, 64x64. Two kinds fit some convolutions only: resident keeps cells in shared memory
-// (conv_mma_resident.h), warpgroup uses wgmma (conv_warpgroup_weights.h, conv_warpgroup_product.h).
-enum class MmaTileKind { large, tall, middle, small, resident, warpgroup };
+// 128x128, 256x64, 128x64, 64x64. The other kinds fit some convolutions only: resident keeps cells in shared memory
+// (conv_mma_resident.h), warpgroup uses wgmma (conv_warpgroup_weights.h, conv_warpgroup_product.h), and so do
+// wgmma_wide and wgmma_narrow, with 128 and 64 columns (conv_wgmma_product.h).
+enum class MmaTileKind { large, tall, middle, small, resident, warpgroup, wgmma_wide, wgmma_narrow };
 inline constexpr MmaTileKind kMmaTileKinds[] = {MmaTileKind::large, MmaTileKind::tall, MmaTileKind::middle,
                                                 MmaTileKind::small};  // for every convolution
 
@@ -22,13 +23,16 @@ struct MmaChoice {
 struct MmaLimits {
   bool splittable = false;  // whether k may be split
   bool resident = false;    // whether a resident kernel fits
-  bool warpgroup = false;   // whether a wgmma kernel fits
+  bool warpgroup = false;   // whether a wgmma kernel fits: of conv_warpgroup_weights.h or conv_warpgroup_product.h
+  bool wgmma = false;       // whether one of conv_wgmma_product.h fits
 };
 
 // For every tile the best number of splits by the cost model, half of it and twice it. In order of estimated time; at
-// least one, at most `most`. The choices of the wgmma kernel follow. They are last because it has not run on a GPU, and
-// the first choice is used without trials.
+// least one, at most `most`. The choices of the wgmma kernels follow. They are last because they have not run on a GPU,
+// and the first choice is used without trials.
 std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limits, std::size_t most);
 const char* to_string(MmaTileKind tile);
+// Whether `tile` is wgmma_wide or wgmma_narrow.
+bool is_wgmma(MmaTileKind tile);
 
 }  // namespace dp::kernels::cuda

@@ -35,6 +35,19 @@ class ImageNorm {
       return rounded<Low>(values);
     }
   };
+  // The same for chunk `number` of a cell, two channels at a time, which takes few registers.
+  template <typename Low>
+  __device__ __forceinline__ uint4 normalized_and_rectified(uint4 chunk, int number) const {
+#pragma unroll 1
+    for (int c = number * kChunk; c < (number + 1) * kChunk; c += 2) {
+      const auto pair_of = [&](int row) { return *reinterpret_cast<const float2*>(numbers_ + row * channels_ + c); };
+      const float2 pair = floats_of<Low>(chunk.x), shift = pair_of(0), scale = pair_of(1), offset = pair_of(2);
+      chunk = make_uint4(chunk.y, chunk.z, chunk.w,
+                         rounded_pair<Low>(rectified(normalized(pair.x, shift.x, scale.x, offset.x)),
+                                           rectified(normalized(pair.y, shift.y, scale.y, offset.y))));
+    }
+    return chunk;
+  }
   __device__ OfChunk of_chunk(int chunk) const {
     return {eight(chunk * kChunk), eight(channels_ + chunk * kChunk), eight(2 * channels_ + chunk * kChunk)};
   }

@@ -3,7 +3,7 @@
 
 #include "kernels/cuda/ops/batch_norm_sums.h"
 #include "kernels/cuda/runtime/last_block.h"
-#include "kernels/cuda/tensor_core/conv_mma_resident_product.h"
+#include "kernels/cuda/tensor_core/conv_mma_enqueue.h"
 #include "kernels/cuda/tensor_core/conv_mma_sums.h"
 
 namespace dp::kernels::cuda {
@@ -92,6 +92,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   all.written<Tile>(tile, channels, first_chunk * kChunk);
 }
 
+inline constexpr int kLineChunks = 8;  // per line of the L2 cache
+
 // blockIdx: as in conv_mma_resident_kernel. A tile is a run, whichever block computes it.
 template <typename Low>
 __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
@@ -121,6 +123,35 @@ __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
   multiply_runs<Low, true>(shared, dy, weights, product, end, prefetch);
 }
 
+// blockIdx: as in conv_wgmma_kernel. A tile is a run, whichever block computes it.
+template <typename Low, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    conv_wgmma_norm_data_kernel(const uint4* dy, const uint4* weights, NormGradient norm, uint4* dz, SumsOfTiles all,
+                                MmaProduct product) {
+  DP_DYNAMIC_SHARED(uint4, shared);
+  DP_SHARED(NormNumbers<Tile::kCols>, numbers, [1]);
+  const int channels = product.out_chunks * kChunk, first_chunk = static_cast<int>(blockIdx.y) * (Tile::kCols / kChunk);
+  set_numbers<Tile>(numbers[0], norm, channels, first_chunk * kChunk);
+  const Windows& windows = product.parts[0];
+  const auto end = [&](unsigned* staged, const MmaSums<Tile>& sums, int run) {
+    TileGradient<Low, Tile>(norm, numbers[0], product, windows, run * Tile::kRows, first_chunk)
+        .end(staged, sums, dz, all.of_tile(run, channels));
+    all.written<Tile>(run, channels, first_chunk * kChunk);
+  };
+  // As in the resident kernel.
+  const auto prefetch = [&](int run) {
+    static_assert(Tile::kThreads == Tile::kRows);
+    const int cell = run * Tile::kRows + static_cast<int>(threadIdx.x);
+    if (cell >= windows.cells) return;
+    for (const uint4* const tensor : {norm.x, norm.y, norm.dy2})
+      for (int chunk = first_chunk; chunk < min(first_chunk + Tile::kCols / kChunk, product.out_chunks);
+           chunk += kLineChunks)
+        if (tensor != nullptr) ptx::prefetch_l2(tensor + cell * product.out_chunks + chunk);
+  };
+  // No barrier is needed here: multiply_runs_by_wgmma() passes one before it calls `end`, which reads `numbers`.
+  multiply_runs_by_wgmma<Low, Tile, true>(shared, dy, weights, product, end, Ignored{}, prefetch);
+}
+
 // Kernel arguments, the same for every tile.
 struct NormDataArgs {
   const void *dy, *weights;
@@ -141,6 +172,10 @@ void enqueue_norm_data(cudaStream_t stream, MmaTileKind kind, const MmaProduct& 
       run({"conv_mma_norm_resident_data", resident_grid(product, multiprocessors), dim3(Tile::kThreads), stream,
            ResidentRows(product.parts[0].width).bytes()},
           conv_mma_norm_resident_data_kernel<Low>);
+    else if constexpr (kIsWgmmaTile<Tile>)
+      run({"conv_wgmma_norm_data", wgmma_grid<Tile>(product, multiprocessors), dim3(Tile::kThreads), stream,
+           WgmmaRows<Tile>(product.parts[0].width).bytes()},
+          conv_wgmma_norm_data_kernel<Low, Tile>);
     else
       run({"conv_mma_norm_data", grid_of<Tile>(product), dim3(Tile::kThreads), stream, Tile::kSharedBytes},
           conv_mma_norm_data_kernel<Low, Tile>);

@@ -6,9 +6,9 @@
 
 #include "kernels/cuda/gemm/conv_geometry.h"
 #include "kernels/cuda/runtime/owner.h"
+#include "kernels/cuda/tensor_core/conv_mma_enqueue.h"
 #include "kernels/cuda/tensor_core/conv_mma_norm.h"
 #include "kernels/cuda/tensor_core/conv_mma_op.h"
-#include "kernels/cuda/tensor_core/conv_mma_resident_product.h"
 #include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
@@ -107,6 +107,31 @@ __global__ void __launch_bounds__(ResidentTile::kThreads, ResidentTile::kBlocks)
       });
 }
 
+// conv_wgmma_kernel with normalisation and moments. Null stats: the image is not normalised. A tile of rows is a run.
+template <typename Low, typename Tile>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    norm_conv_wgmma_kernel(const uint4* image, const double* stats, const float* scale, const float* offset,
+                           const uint4* weights, uint4* out, StoredMoments moments, MmaProduct product) {
+  DP_DYNAMIC_SHARED(uint4, shared);
+  const Windows& windows = product.parts[0];
+  const int first_chunk = static_cast<int>(blockIdx.y) * (Tile::kCols / kChunk);
+  uint4* const numbers = WgmmaRows<Tile>(windows.width).behind(wgmma_aligned(shared));
+  const ImageNorm norm(reinterpret_cast<float*>(numbers), product.channels);
+  if (stats != nullptr) {
+    norm.find(stats, scale, offset);
+    __syncthreads();
+  }
+  multiply_runs_by_wgmma<Low, Tile, false>(
+      shared, image, weights, product,
+      [&](unsigned* staged, const MmaSums<Tile>& sums, int run) {
+        store_results<Low, Tile>(staged, sums, nullptr, out, product, windows, run * Tile::kRows, first_chunk);
+        moments.take<Low, Tile>(staged, run, first_chunk * kChunk);
+      },
+      [&](uint4& chunk, int number) {
+        if (stats != nullptr) chunk = norm.normalized_and_rectified<Low>(chunk, number);
+      });
+}
+
 struct Tensors {
   const void *x, *stats, *scale, *offset, *w;
   void* y;
@@ -127,6 +152,10 @@ void enqueue_products(cudaStream_t stream, MmaTileKind kind, const MmaProduct& p
       run({"norm_conv_mma_resident", resident_grid(product, multiprocessors), dim3(Tile::kThreads), stream,
            ResidentRows(windows.width).bytes() + numbers},
           norm_conv_mma_resident_kernel<Low>);
+    else if constexpr (kIsWgmmaTile<Tile>)
+      run({"norm_conv_wgmma", wgmma_grid<Tile>(product, multiprocessors), dim3(Tile::kThreads), stream,
+           WgmmaRows<Tile>(windows.width).bytes() + numbers},
+          norm_conv_wgmma_kernel<Low, Tile>);
     else
       run({"norm_conv_mma", grid_of<Tile>(product), dim3(Tile::kThreads), stream, Tile::kSharedBytes + numbers},
           norm_conv_mma_kernel<Low, Tile>);

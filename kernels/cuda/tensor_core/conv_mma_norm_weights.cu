@@ -95,7 +95,9 @@ void enqueue_weights(cudaStream_t stream, MmaTileKind tile, const MmaWeights& we
       return launch({"conv_mma_norm_resident_weights", resident_grid(weights), dim3(ResidentWeights::kThreads), stream,
                      ResidentWeights::bytes(weights.windows.width)},
                     conv_mma_norm_resident_weights_kernel<Low>, from.x, from.norm, from.dy, out, weights);
-    case MmaTileKind::warpgroup: break;  // this kernel does not normalise
+    case MmaTileKind::warpgroup:  // this kernel does not normalise
+    case MmaTileKind::wgmma_wide:
+    case MmaTileKind::wgmma_narrow: break;  // not for weight gradients
   }
 }
 

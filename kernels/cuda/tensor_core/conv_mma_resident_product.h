@@ -155,18 +155,4 @@ void enqueue_resident(cudaStream_t stream, const MmaProduct& product, int multip
          static_cast<const float*>(bias), static_cast<uint4*>(out), product);
 }
 
-// Calls run.operator()<Tile>() with the tile type of `tile`.
-template <typename Run>
-auto with_tile(MmaTileKind tile, const Run& run) {
-  switch (tile) {
-    case MmaTileKind::large: return run.template operator()<LargeMmaTile>();
-    case MmaTileKind::tall: return run.template operator()<TallMmaTile>();
-    case MmaTileKind::middle: return run.template operator()<MiddleMmaTile>();
-    case MmaTileKind::small: return run.template operator()<SmallMmaTile>();
-    case MmaTileKind::resident: break;
-    case MmaTileKind::warpgroup: break;  // has its own launch
-  }
-  return run.template operator()<ResidentTile>();
-}
-
 }  // namespace dp::kernels::cuda

@@ -38,6 +38,8 @@ void enqueue_weights(cudaStream_t stream, MmaTileKind tile, const MmaWeights& we
     case MmaTileKind::small: return enqueue_tiles<Low, SmallMmaTile>(stream, weights, x, dy, out);
     case MmaTileKind::resident: return enqueue_resident_weights<Low>(stream, weights, x, dy, out);
     case MmaTileKind::warpgroup: return enqueue_warpgroup_weights<Low>(stream, weights, x, dy, out);
+    case MmaTileKind::wgmma_wide:
+    case MmaTileKind::wgmma_narrow: break;  // not for weight gradients
   }
 }
 

@@ -265,6 +265,15 @@ TEST_CASE("fused backward: data gradients with resident cells agree with the unf
   CHECK(take_reports().empty());
 }
 
+TEST_CASE("fused backward: data gradients by wgmma with cells from registers agree with the unfused ops") {
+  const FreshSimulation fresh;
+  check_data(layer(DType::bf16, 3, 72, 64, 9, 11, {3, 1, 1}), MmaTileKind::wgmma_wide, kAllModes, Turns(2));
+  check_data(layer(DType::f16, 20, 136, 128, 4, 4, {3, 1, 1}), MmaTileKind::wgmma_wide, {{true, true, true}}, Turns(3));
+  check_data(layer(DType::f16, 13, 64, 64, 7, 7, {3, 1, 1}), MmaTileKind::wgmma_narrow, {{true, true, true}},
+             Turns(schedules().size()));
+  CHECK(take_reports().empty());
+}
+
 TEST_CASE("fused backward: sums over more tiles than one block adds are correct") {
   const FreshSimulation fresh;
   check_data(layer(DType::bf16, 8, 8, 8, 33, 33, {1, 1, 0}), MmaTileKind::small, {{true, true, true}}, Turns(2));
@@ -347,6 +356,10 @@ TEST_CASE("fused backward: candidates are offered for the same problems as plain
   same(l);
   CHECK(names(l.data(true, false, true)).front() == "own:mma resident fused");
   same(layer(DType::f16, 64, 128, 256, 16, 16, {3, 2, 1}));
+  CudaOpOptions hopper = options;
+  hopper.wgmma = true;
+  const Layer wide = layer(DType::bf16, 512, 128, 128, 16, 16, {3, 1, 1});
+  CHECK(mma_candidates(wide.data(true, true, false), hopper).back().name == "own:wgmma 256x128 fused");
   same(layer(DType::f32, 2, 8, 16, 9, 9, {3, 1, 1}));
   same(layer(DType::bf16, 2, 8, 12, 9, 9, {3, 1, 1}));
   CHECK(names(layer(DType::f32, 2, 8, 16, 9, 9, {3, 1, 1}).weights()).empty());

@@ -218,6 +218,14 @@ TEST_CASE("fused forward: resident cells agree with the unfused ops for any numb
   CHECK(take_reports().empty());
 }
 
+TEST_CASE("fused forward: wgmma with cells from registers agrees with the unfused ops for any number of blocks") {
+  const FreshSimulation fresh;
+  check(layer(DType::bf16, 7, 64, 64, 9, 11, {3, 1, 1}), {Fused::both}, {MmaTileKind::wgmma_narrow}, schedules());
+  check(layer(DType::f16, 3, 64, 136, 9, 11, {3, 1, 1}), kAll, {MmaTileKind::wgmma_wide});
+  check(layer(DType::bf16, 20, 128, 72, 4, 4, {3, 1, 1}), {Fused::both}, {MmaTileKind::wgmma_wide}, schedules());
+  CHECK(take_reports().empty());
+}
+
 TEST_CASE("fused forward: moments of many parts are merged in groups") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 5, 8, 8, 67, 64, {1, 1, 0}), {Fused::moments}, {MmaTileKind::small});
@@ -280,6 +288,14 @@ TEST_CASE("fused forward: candidates are offered for the same problems as plain 
   d.moments = false;
   CHECK(candidates.front().make()->tensors().size() == 3);
   CHECK(mma_candidates(d, options).front().make()->workspace_bytes() == 0);
+
+  CudaOpOptions hopper = options;
+  hopper.wgmma = true;
+  d = layer(DType::bf16, 512, 128, 128, 16, 16, {3, 1, 1});
+  d.norm = d.moments = true;
+  CHECK(mma_candidates(d, hopper).back().name == "own:wgmma 256x128 fused");
+  CHECK(mma_candidates(d, hopper).back().make()->implementation() == "own:wgmma 256x128 fused");
+  CHECK(mma_candidates(d, hopper).size() == mma_candidates(d, options).size() + 1);
 
   d = layer(DType::bf16, 1, 2048, 8, 4, 4, {1, 1, 0});
   CHECK(!mma_candidates(d, options).empty());

@@ -192,8 +192,10 @@ void check(const Layer& l, const std::vector<MmaTileKind>& tiles, const std::vec
   INFO("x " << to_string(l.x.shape) << " w " << to_string(l.w.shape) << (l.x.type == DType::bf16 ? " bf16" : " f16"));
   for (const MmaTileKind tile : tiles) {
     INFO("tile " << to_string(tile));
-    const bool resident = tile == MmaTileKind::resident || tile == MmaTileKind::warpgroup;
-    const auto stays = [&](const TensorDesc& image) { return !resident || image.shape[1] == 64; };
+    const bool resident = tile == MmaTileKind::resident || tile == MmaTileKind::warpgroup, wgmma = is_wgmma(tile);
+    const auto stays = [&](const TensorDesc& image) {
+      return wgmma ? image.shape[1] % 64 == 0 : !resident || image.shape[1] == 64;
+    };
     if (stays(l.x)) {
       const auto forward = make_mma(l.forward(), {tile, 1});
       const auto y = turns.same_in_all(
@@ -205,7 +207,7 @@ void check(const Layer& l, const std::vector<MmaTileKind>& tiles, const std::vec
       const auto dx = turns.same_in_all([&] { return run<std::uint16_t>(*data, t.dy, t.w, nullptr, t.x.size()); });
       check_close("dx", values(low, dx), e.dx, low.half_unit());
     }
-    if (resident && (l.x.shape[1] % 64 != 0 || l.y.shape[1] % 64 != 0)) continue;
+    if (wgmma || (resident && (l.x.shape[1] % 64 != 0 || l.y.shape[1] % 64 != 0))) continue;
     for (const int split : splits) {
       INFO("splits " << split);
       const auto weights = make_mma(l.weights(), {tile, split});
@@ -280,8 +282,19 @@ TEST_CASE("mma: wgmma kernels agree with plain loops in any order of threads") {
   check(layer(DType::f16, 7, 72, 64, 7, 7, {3, 1, 1}), {MmaTileKind::warpgroup}, {}, Turns(2));
   Layer large = layer(DType::bf16, 1, 64, 64, 32, 32, {3, 1, 1});
   large.bias = large.relu = true;
-  check(large, {MmaTileKind::warpgroup}, {2}, all);
+  check(large, {MmaTileKind::warpgroup, MmaTileKind::wgmma_narrow}, {2}, all);
   check(layer(DType::bf16, 2, 64, 64, 20, 1, {3, 1, 1}), {MmaTileKind::warpgroup}, {1}, Turns(2));
+  CHECK(take_reports().empty());
+}
+
+TEST_CASE("mma: wgmma with cells from registers agrees with plain loops in any order of threads") {
+  const FreshSimulation fresh;
+  const Turns all(schedules().size());
+  check(layer(DType::bf16, 3, 128, 72, 9, 11, {3, 1, 1}), {MmaTileKind::wgmma_wide}, {}, all);
+  check(layer(DType::f16, 1, 64, 192, 5, 7, {3, 1, 1}), {MmaTileKind::wgmma_wide}, {}, all);
+  check(layer(DType::f16, 20, 128, 128, 4, 4, {3, 1, 1}), {MmaTileKind::wgmma_wide}, {}, Turns(2));
+  check(layer(DType::bf16, 3, 64, 64, 9, 11, {3, 1, 1}), {MmaTileKind::wgmma_narrow}, {}, all);
+  check(layer(DType::f16, 1, 64, 24, 3, 40, {3, 1, 1}), {MmaTileKind::wgmma_narrow}, {}, Turns(2));
   CHECK(take_reports().empty());
 }
 
@@ -357,7 +370,7 @@ TEST_CASE("mma: candidates that fit are offered, the likeliest first, and the fi
     const std::vector<Candidate> fewer = mma_candidates(desc, options), all = mma_candidates(desc, hopper);
     REQUIRE(all.size() > fewer.size());
     for (std::size_t i = 0; i < all.size(); ++i)
-      CHECK(all[i].name.starts_with("own:mma warpgroup") == (i >= fewer.size()));
+      CHECK((i >= fewer.size()) == (all[i].name.starts_with("own:mma warpgroup") || all[i].name == "own:wgmma 256x64"));
   }
   hopper.shared_memory = 99 * 1024;
   CHECK(mma_candidates(l.forward(), hopper).back().name.find("warpgroup") == std::string::npos);

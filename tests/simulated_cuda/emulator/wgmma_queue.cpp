@@ -17,13 +17,19 @@ const char* in_shared(Block& block, std::size_t address) {
   return static_cast<char*>(block.shared().dynamic()) + (address - kSharedStart);
 }
 
+void announce(const WgmmaOrder& order, const WgmmaOperand& operand, Block& block) {
+  for (unsigned i = 0; i < operand.rows(); ++i)
+    detector->access(in_shared(block, operand.row(i)), kRowBytes, Access::read, order.warp * kWarp + i % kWarp,
+                     nullptr);
+}
+
+bool a_in_registers(const WgmmaOrder& order) { return order.fragments_a[0] != nullptr; }
+
 // The hardware may read at any time between issue and wait, so reads are announced at both.
 void announce(const WgmmaOrder& order, Block& block) {
   if (detector == nullptr) return;
-  for (const WgmmaOperand& operand : {order.a, order.b})
-    for (unsigned i = 0; i < operand.rows(); ++i)
-      detector->access(in_shared(block, operand.row(i)), kRowBytes, Access::read, order.warp * kWarp + i % kWarp,
-                       nullptr);
+  if (!a_in_registers(order)) announce(order, order.a, block);
+  announce(order, order.b, block);
 }
 
 void check_operand(const WgmmaOrder& order, const WgmmaOperand& operand, Block& block) {
@@ -44,13 +50,22 @@ float value(const WgmmaOrder& order, const WgmmaOperand& operand, unsigned line,
   return order.value_of(bits);
 }
 
+// Fragment i holds columns lane % 4 * 2 and the next one of row lane / 4 of an 8x8 matrix: upper left, lower left,
+// upper right, lower right.
+float fragment_value(const WgmmaOrder& order, unsigned line, unsigned k) {
+  const unsigned lane = line % 8 * 4 + k % 8 / 2, pair = order.fragments_a[lane][k / 8 * 2 + line / 8];
+  return order.value_of(static_cast<std::uint16_t>(k % 2 == 0 ? pair : pair >> 16));
+}
+
 void multiply(const WgmmaOrder& order, Block& block) {
   const unsigned first = order.warp % 4 * kOwnLines;
   MmaOperands m;
   m.smallest_exponent = order.smallest_exponent;
   for (unsigned line = 0; line < kOwnLines; ++line)
-    for (unsigned k = 0; k < kDepth; ++k) m.a[line][k] = value(order, order.a, first + line, k, block);
-  for (unsigned j = 0; j < 8; ++j) {
+    for (unsigned k = 0; k < kDepth; ++k)
+      m.a[line][k] =
+          a_in_registers(order) ? fragment_value(order, line, k) : value(order, order.a, first + line, k, block);
+  for (unsigned j = 0; j < order.b.lines / 8; ++j) {
     for (unsigned k = 0; k < kDepth; ++k)
       for (unsigned column = 0; column < 8; ++column) m.b[k][column] = value(order, order.b, j * 8 + column, k, block);
     const auto each_sum = [&](auto to) {
@@ -66,12 +81,15 @@ void multiply(const WgmmaOrder& order, Block& block) {
 }  // namespace
 
 std::size_t WgmmaOperand::row(unsigned i) const {
-  return field(descriptor, 0) / kRowBytes * kRowBytes + i / 8 * field(descriptor, 32) + i % 8 * kRowBytes;
+  const std::size_t next_lines = k_major ? 0 : i / 16 * field(descriptor, 16);
+  const unsigned in_lines = k_major ? i : i % 16;
+  return field(descriptor, 0) / kRowBytes * kRowBytes + next_lines + in_lines / 8 * field(descriptor, 32) +
+         in_lines % 8 * kRowBytes;
 }
 
 std::size_t WgmmaOperand::value(unsigned line, unsigned k) const {
-  const std::size_t in_row = field(descriptor, 0) % kRowBytes + 2 * (k_major ? k : line);
-  const std::size_t plain = row(k_major ? line : k) + in_row;
+  const std::size_t in_row = field(descriptor, 0) % kRowBytes + 2 * (k_major ? k : line % 64);
+  const std::size_t plain = row(k_major ? line : line / 64 * 16 + k) + in_row;
   return plain ^ (plain / kRowBytes % 8) << 4;
 }
 
@@ -84,7 +102,7 @@ void WgmmaQueue::clear() {
 
 void WgmmaQueue::issue(const WgmmaOrder& order, Block& block) {
   if (!fenced_) block.fail("wgmma at %s:%d without a wgmma.fence before it", order.site.name(), order.site.line);
-  check_operand(order, order.a, block);
+  if (!a_in_registers(order)) check_operand(order, order.a, block);
   check_operand(order, order.b, block);
   check_warpgroup(order, block);
   announce(order, block);

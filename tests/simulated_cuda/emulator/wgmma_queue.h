@@ -19,15 +19,17 @@ inline constexpr std::size_t kSharedStart = 128;
 struct WgmmaOperand {
   std::uint64_t descriptor;
   bool k_major;
+  unsigned lines;  // a multiple of 64
 
-  unsigned rows() const { return k_major ? 64 : 16; }
-  std::size_t row(unsigned i) const;                   // shared address
+  unsigned rows() const { return k_major ? lines : lines / 64 * 16; }
+  std::size_t row(unsigned i) const;                   // shared address; MN-major: 16 rows for every 64 lines
   std::size_t value(unsigned line, unsigned k) const;  // shared address of a 16-bit value
 };
 
 struct WgmmaOrder {
-  std::array<float*, 32> d;  // 32 accumulators of each lane
-  WgmmaOperand a, b;
+  std::array<float*, 32> d;                     // accumulators of each lane, four for every eight columns
+  std::array<const unsigned*, 32> fragments_a;  // four registers of each lane; null if a is in shared memory
+  WgmmaOperand a, b;                            // a: unused if it is in registers
   float (*value_of)(std::uint16_t);
   int smallest_exponent;  // see tensor_core.h
   unsigned warp;          // in the block

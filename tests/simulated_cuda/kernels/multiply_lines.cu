@@ -46,7 +46,51 @@ auto kernel_of(const WgmmaForm& form) {
   return form.k_major_b ? lines_kernel<Low, false, true> : lines_kernel<Low, false, false>;
 }
 
+template <class Low, bool k_major_b, int columns>
+__global__ void registers_kernel(const uint4* a, const uint4* b, float* d, BrokenRule broken) {
+  DP_DYNAMIC_SHARED(uint4, shared);
+  uint4* const rows_b = wgmma_aligned(shared);
+  uint4* const rows_a = rows_b + columns * kRowChunks;
+  const int t = static_cast<int>(threadIdx.x), lane = t % 32;
+  for (int at = t; at < (columns + 64) * kRowChunks; at += 128) {
+    const int row = at / kRowChunks, place = row * kRowChunks + (at % kRowChunks ^ row % 8);
+    ptx::cp_async16(rows_b + place, row < columns ? b + at : a + at - columns * kRowChunks);
+  }
+  ptx::cp_async_commit();
+  ptx::cp_async_wait<0>();
+  ptx::fence_async_proxy();
+  __syncthreads();
+  float sums[columns / 8][4] = {};
+  unsigned fragments[4];
+  ptx::ldmatrix_x4(fragments, rows_a + swizzled<kRowChunks>(t / 32 * 16 + lane % 16, kFirstK / 8 + lane / 16));
+  ptx::wgmma_fence();
+  ptx::wgmma_m64k16<Low, k_major_b>(sums, fragments,
+                                    ptx::wgmma_descriptor(rows_b + (k_major_b ? kFirstK / 8 : 0), 16 * 128));
+  ptx::wgmma_commit();
+  if (broken == BrokenRule::wait)
+    for (unsigned& fragment : fragments) fragment = 0;
+  ptx::wgmma_wait<0>();
+  for (auto& four : sums) ptx::fence_accumulators(four);
+  for (int i = 0; i < columns / 2; ++i) {
+    const int line = t / 32 * 16 + lane / 4 + i / 2 % 2 * 8, column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+    d[line * columns + column] = sums[i / 4][i % 4];
+  }
+}
+
+template <class Low>
+auto kernel_of(const WgmmaRegisterForm& form) {
+  if (form.columns == 64) return form.k_major_b ? registers_kernel<Low, true, 64> : registers_kernel<Low, false, 64>;
+  return form.k_major_b ? registers_kernel<Low, true, 128> : registers_kernel<Low, false, 128>;
+}
+
 }  // namespace
+
+void multiply_registers(const WgmmaRegisterForm& form, const unsigned short* a, const unsigned short* b, float* d,
+                        cudaStream_t stream) {
+  launch({"registers_kernel", 1, 128, stream, static_cast<std::size_t>(form.columns + 64) * 128 + kWgmmaAlignment},
+         form.bfloat ? kernel_of<BFloat16>(form) : kernel_of<Float16>(form), reinterpret_cast<const uint4*>(a),
+         reinterpret_cast<const uint4*>(b), d, form.broken);
+}
 
 void multiply_lines(const WgmmaForm& form, const unsigned short* a, const unsigned short* b, float* d,
                     cudaStream_t stream) {
