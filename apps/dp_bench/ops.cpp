@@ -79,6 +79,7 @@ class Ops {
       if (reply.word == "rates") {
         gflops_ = reply.number("gflops");
         gbytes_ = reply.number("gbytes");
+        source_ = reply.text("source");
       } else if (reply.word == "op") {
         ops_.push_back({reply.text("kind"), reply.text("label"), reply.text("implementation"),
                         reply.text("convolution"), reply.number("times"), reply.number("flops"),
@@ -137,10 +138,9 @@ class Ops {
     report.facts = {{"rounds", std::to_string(options_.rounds) + " of " + std::to_string(options_.steps) + " steps"},
                     {"PyTorch", pytorch_note_}};
     if (std::isfinite(gflops_))
-      report.facts.insert(
-          report.facts.end(),
-          {{"peak", shown(Cell(gflops_), 1) + " GFLOP/s, measured: fused multiply-adds on ten vectors in registers"},
-           {"copy", shown(Cell(gbytes_), 1) + " GB/s, measured: memcpy of 64 MiB, read and written bytes"}});
+      report.facts.insert(report.facts.end(), {{"peak", shown(Cell(gflops_), 1) + " GFLOP/s"},
+                                               {"copy", shown(Cell(gbytes_), 1) + " GB/s"},
+                                               {"rates", source_}});
     report.sections = {sums(), section()};
     return report;
   }
@@ -220,7 +220,7 @@ class Ops {
   const OpsOptions options_;
   Progress progress_;
   std::unique_ptr<Child> dp_, pytorch_;
-  std::string pytorch_note_;
+  std::string pytorch_note_, source_;
   std::vector<Op> ops_;
   double gflops_ = std::nan(""), gbytes_ = std::nan("");
 };

@@ -142,6 +142,10 @@ std::vector<VariantSpec> variants_for(const StepOptions& options) {
     pytorch("torch-compiled", "PyTorch channels_last compiled", "single", 1, "channels_last");
     all.back().arguments.emplace_back("--compile");
   }
+  if (gpu && !options.inference) {  // compiles in one minute, where max-autotune takes several
+    pytorch("torch-reduce", "PyTorch channels_last reduce-overhead", "single", 1, "channels_last");
+    all.back().arguments.insert(all.back().arguments.end(), {"--compile", "reduce-overhead"});
+  }
   if (n > 1 && !options.inference) {
     pytorch("torch-dp", "PyTorch nn.DataParallel" + count, "dataparallel", n, "channels_last");
     pytorch("torch-ddp", "PyTorch DDP" + count, "ddp", n, "contiguous");

@@ -61,7 +61,8 @@ class Lab {
   void introduce() {
     const dp::kernels::Rates rates = loop_.replica().context().rates();
     if (rates.flops > 0)
-      say("rates", {{"gflops", exact(rates.flops * 1e-9)}, {"gbytes", exact(rates.bytes * 1e-9)}});
+      say("rates",
+          {{"gflops", exact(rates.flops * 1e-9)}, {"gbytes", exact(rates.bytes * 1e-9)}, {"source", rates.source}});
     else
       say("rates", {});
     for (const Case& one : cases_) {

@@ -155,7 +155,7 @@ class Trainer:
         self.optimizer = make_optimizer(model, self.device)
         self.cast = lambda: autocast(amp, self.device)
         self.scaler = torch.amp.GradScaler("cuda") if amp == "fp16" else None
-        self.loss = torch.compile(self.loss_of, mode="max-autotune") if compiled else self.loss_of
+        self.loss = torch.compile(self.loss_of, mode=compiled) if compiled else self.loss_of
         self.next = 0
 
     def loss_of(self, images, labels):
@@ -202,14 +202,14 @@ class Evaluator(Trainer):
     """Forward and loss in evaluation mode. Compiled: with batch normalisation folded into frozen weights."""
 
     def __init__(self, model, images, labels, compiled, memory_format, amp):
-        super().__init__(model.eval(), images, labels, False, memory_format, amp)
+        super().__init__(model.eval(), images, labels, None, memory_format, amp)
         self.frozen = compiled
         if compiled:
             import torch._inductor.config
 
             torch._inductor.config.freezing = True
             # On CPUs max-autotune takes minutes per convolution.
-            mode = "max-autotune" if self.device.type == "cuda" else "default"
+            mode = compiled if self.device.type == "cuda" else "default"
             self.loss = torch.compile(self.loss_of, mode=mode)
 
     def run(self, steps):
@@ -267,7 +267,7 @@ def main():
     parser.add_argument("--gpus", default="", help="GPU ids; empty: the CPU")
     parser.add_argument("--images-on", default="host", choices=["host", "device"], help="device: resident bytes, augmented there [%(default)s]")
     parser.add_argument("--amp", default="off", choices=["off", "bf16", "fp16"], help="mixed precision, on GPUs [%(default)s]")
-    parser.add_argument("--compile", action="store_true", help="use torch.compile: max-autotune, or freezing with --inference")
+    parser.add_argument("--compile", metavar="MODE", nargs="?", const="max-autotune", help="use torch.compile in this mode [%(const)s]; with --inference it freezes weights")
     parser.add_argument("--inference", action="store_true", help="evaluate instead of training")
     options = parser.parse_args()
     if options.model not in MODELS:

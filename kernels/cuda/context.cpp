@@ -9,6 +9,7 @@
 #include "kernels/cuda/runtime/compiled_capability.h"
 #include "kernels/cuda/runtime/graph.h"
 #include "kernels/cuda/runtime/launch.h"
+#include "kernels/cuda/tuning/measured_rates.h"
 #include "kernels/cuda/tuning/trial.h"
 #include "kernels/cuda/vendor/libraries.h"
 #include "kernels/fused_steps.h"
@@ -43,7 +44,9 @@ int attribute(int device, cudaDeviceAttr which, const char* what) {
 
 // The part of a tuning key for options that allow more candidates.
 std::string variant_of(const CudaOpOptions& options) {
-  return std::string(options.tf32 ? " tf32" : "") + (options.fast_convolutions ? " fast" : "");
+  std::string variant = std::string(options.tf32 ? " tf32" : "") + (options.fast_convolutions ? " fast" : "");
+  for (const std::string& family : removed_families()) variant += " without " + family;
+  return variant;
 }
 
 }  // namespace
@@ -147,12 +150,15 @@ std::vector<Candidate> CudaContext::more_candidates(const std::string& problem, 
   if (known == library_candidates_.end())
     known = library_candidates_.emplace(problem, library_candidates(desc, op_options_)).first;
   std::vector<Candidate> candidates = known->second;
-  if (const auto convolution = inner_convolution(desc)) {
+  const std::vector<std::string> removed = removed_families();
+  const bool with_unfused = std::ranges::find(removed, family::unfused) == removed.end();
+  if (const auto convolution = inner_convolution(desc); convolution && with_unfused) {
     auto baseline = baseline_op(*convolution);
     const std::string ordinary = baseline->implementation();
     auto chosen = std::make_shared<std::unique_ptr<CudaOp>>(choose(*convolution, std::move(baseline)).op);
     if (const std::string name = (*chosen)->implementation(); name != ordinary)
-      candidates.push_back({unfused_name(name), [=, this] { return unfused(desc, std::move(*chosen), op_options_); }});
+      candidates.push_back(
+          {family::unfused, unfused_name(name), [=, this] { return unfused(desc, std::move(*chosen), op_options_); }});
   }
   return candidates;
 }
@@ -160,6 +166,11 @@ std::vector<Candidate> CudaContext::more_candidates(const std::string& problem, 
 Tuner& CudaContext::tuner() {
   if (tuner_ == nullptr) tuner_ = &tuner_of(device_.index);
   return *tuner_;
+}
+
+Rates CudaContext::rates() {
+  bind_thread();
+  return measured_rates(device_.index, activation_type(), op_options_);
 }
 
 NormFusion CudaContext::norm_fusion() const {

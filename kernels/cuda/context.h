@@ -10,7 +10,6 @@
 #include "kernels/cuda/comm/collective_order.h"
 #include "kernels/cuda/cuda_op.h"
 #include "kernels/cuda/ops/fused_layers.h"
-#include "kernels/cuda/runtime/device_rates.h"
 #include "kernels/cuda/runtime/graph.h"
 #include "kernels/cuda/runtime/ranges.h"
 #include "kernels/cuda/runtime/stream.h"
@@ -51,7 +50,7 @@ class CudaContext final : public Context {
   StreamProgress stream_progress() const override { return {.count = count_.load(std::memory_order_relaxed)}; }
   void begin_range(const char* name) override { cuda::begin_range(name); }
   void end_range() override { cuda::end_range(); }
-  Rates rates() override { return device_rates(device_.index, activation_type()); }
+  Rates rates() override;
   bool has_graphs() const override { return true; }
   void begin_graph(Stream* root) override;
   std::unique_ptr<Graph> end_graph(Stream* root) override;

@@ -69,6 +69,7 @@ foreach(name
     tensor_core/conv_mma_choice
     tuning/cache_folder
     tuning/candidates
+    tuning/measured_rates
     tuning/remembered
     tuning/trial
     tuning/trial_log

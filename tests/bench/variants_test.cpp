@@ -207,6 +207,8 @@ TEST_CASE("every variant gets the network, the devices and the threads, and only
                 "--variant single --memory-format channels_last --threads 2 " + one,
             "torch-compiled | PyTorch channels_last compiled | pytorch 1 1 " + net +
                 "--variant single --memory-format channels_last --threads 2 " + one + " --compile",
+            "torch-reduce | PyTorch channels_last reduce-overhead | pytorch 1 1 " + net +
+                "--variant single --memory-format channels_last --threads 2 " + one + " --compile reduce-overhead",
             "torch-dp | PyTorch nn.DataParallel x3 | pytorch 3 1 " + net +
                 "--variant dataparallel --memory-format channels_last --threads 2 " + three,
             "torch-ddp | PyTorch DDP x3 | pytorch 3 3 " + net +

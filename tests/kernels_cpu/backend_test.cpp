@@ -72,7 +72,7 @@ TEST_CASE("bfloat16 is emulated if DP_EMULATE_BF16 is 1, not if it is 0") {
 TEST_CASE("the rates of a CPU replica are measured, in operations and bytes per second") {
   const auto plausible = [](const Rates& rates) {
     INFO(rates.flops << " operations/s, " << rates.bytes << " bytes/s");
-    CHECK(rates.source == "measured");
+    CHECK(rates.source.ends_with("; memcpy of 64 MiB, bytes read and written"));
     CHECK(rates.flops > 1e8);
     CHECK(rates.flops < 5e11);  // of one thread
     CHECK(rates.bytes > 1e7);

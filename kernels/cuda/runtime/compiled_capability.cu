@@ -1,5 +1,7 @@
 #include "kernels/cuda/runtime/compiled_capability.h"
 
+#include <cstdlib>
+
 #include "device_code.h"
 #include "kernels/cuda/runtime/check.h"
 #include "ptx.h"
@@ -9,15 +11,24 @@ namespace {
 
 __global__ void any_kernel() {}
 
-}  // namespace
-
-int compiled_capability() {
+cudaFuncAttributes attributes_of_code() {
   cudaFuncAttributes attributes{};
   check(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(&any_kernel)),
         "reading the compiled architecture of a kernel");
-  return attributes.ptxVersion;
+  return attributes;
 }
 
-bool has_wgmma() { return ptx::kHasWgmma; }
+// Whether the driver compiles PTX although the file has machine code (CUDA C++ Programming Guide, "CUDA Environment
+// Variables"). Our PTX for 9.0 has no wgmma.
+bool forces_ptx() {
+  const char* const value = std::getenv("CUDA_FORCE_PTX_JIT");
+  return value != nullptr && std::atoi(value) != 0;
+}
+
+}  // namespace
+
+int compiled_capability() { return attributes_of_code().ptxVersion; }
+
+bool has_wgmma() { return ptx::kHasWgmma && attributes_of_code().binaryVersion == 90 && !forces_ptx(); }
 
 }  // namespace dp::kernels::cuda

@@ -75,8 +75,8 @@ std::vector<Candidate> candidates(const Desc& desc, const GemmShape& shape, cons
                                   const CudaOpOptions& options, std::string (*name)(const MmaChoice&) = mma_name) {
   std::vector<Candidate> all;
   for (const MmaChoice& choice : mma_choices(shape, limits, kMaxCandidates))
-    all.push_back(
-        {name(choice), [desc, choice, count = options.multiprocessors] { return make_mma(desc, choice, count); }});
+    all.push_back({family_of(choice.tile), name(choice),
+                   [desc, choice, count = options.multiprocessors] { return make_mma(desc, choice, count); }});
   return all;
 }
 

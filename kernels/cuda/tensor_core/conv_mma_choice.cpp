@@ -5,6 +5,8 @@
 #include <set>
 #include <utility>
 
+#include "kernels/cuda/tuning/candidates.h"
+
 namespace dp::kernels::cuda {
 namespace {
 
@@ -103,6 +105,16 @@ const char* to_string(MmaTileKind tile) {
     case MmaTileKind::wgmma_wide: return "256x128";
     case MmaTileKind::wgmma_narrow: return "256x64";
     default: return kTiles[static_cast<std::size_t>(tile)].name;
+  }
+}
+
+std::string_view family_of(MmaTileKind tile) {
+  switch (tile) {
+    case MmaTileKind::resident: return family::resident;
+    case MmaTileKind::warpgroup: return family::warpgroup;
+    case MmaTileKind::wgmma_wide:
+    case MmaTileKind::wgmma_narrow: return family::wgmma;
+    default: return family::mma;
   }
 }
 

@@ -2,6 +2,7 @@
 // shape, like that in gemm_choice.h.
 #pragma once
 
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/gemm/gemm_choice.h"
@@ -32,6 +33,7 @@ struct MmaLimits {
 // and the first choice is used without trials.
 std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limits, std::size_t most);
 const char* to_string(MmaTileKind tile);
+std::string_view family_of(MmaTileKind tile);  // in tuning/candidates.h
 // Whether `tile` is wgmma_wide or wgmma_narrow.
 bool is_wgmma(MmaTileKind tile);
 

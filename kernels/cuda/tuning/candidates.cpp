@@ -1,8 +1,11 @@
 #include "kernels/cuda/tuning/candidates.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
+#include <sstream>
 
+#include "dp/error.h"
 #include "kernels/cuda/ops/fused_op.h"
 #include "kernels/cuda/tensor_core/conv_mma.h"
 #include "kernels/cuda/vendor/cublaslt_linear.h"
@@ -17,23 +20,54 @@ void append(std::vector<Candidate>& candidates, std::vector<Candidate> more) {
   std::ranges::move(more, std::back_inserter(candidates));
 }
 
+constexpr std::string_view kFamilies[] = {family::gemm,  family::mma,   family::resident, family::warpgroup,
+                                          family::wgmma, family::cudnn, family::cublaslt, family::unfused};
+
+[[noreturn]] void refuse(const std::string& text) {
+  std::string known;
+  for (const std::string_view name : kFamilies) known += std::string(known.empty() ? "" : ", ") + std::string(name);
+  throw Error(ErrorCode::usage, "DP_CANDIDATES is '" + text +
+                                    "'; list families to remove, such as -warpgroup,-cudnn; the families are " + known);
+}
+
+std::vector<Candidate> without_removed(std::vector<Candidate> candidates) {
+  const std::vector<std::string> removed = removed_families();
+  std::erase_if(candidates, [&](const Candidate& candidate) {
+    return std::ranges::find(removed, candidate.family) != removed.end();
+  });
+  return candidates;
+}
+
 }  // namespace
+
+std::vector<std::string> removed_families() {
+  const char* const given = std::getenv("DP_CANDIDATES");
+  if (given == nullptr) return {};
+  std::vector<std::string> removed;
+  std::istringstream words(given);
+  for (std::string word; std::getline(words, word, ',');) {
+    if (!word.starts_with('-') || std::ranges::find(kFamilies, word.substr(1)) == std::end(kFamilies)) refuse(given);
+    removed.push_back(word.substr(1));
+  }
+  std::ranges::sort(removed);
+  return removed;
+}
 
 std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options) {
   std::vector<Candidate> candidates = mma_candidates(desc, options);
   for (const GemmChoice& choice : baseline.alternatives()) {
     CudaOpOptions with = options;
     with.gemm = choice;
-    candidates.push_back(
-        {gemm_name(choice), [desc, with] { return std::visit([&](const auto& d) { return make(d, with); }, desc); }});
+    candidates.push_back({family::gemm, gemm_name(choice),
+                          [desc, with] { return std::visit([&](const auto& d) { return make(d, with); }, desc); }});
   }
-  return candidates;
+  return without_removed(std::move(candidates));
 }
 
 std::vector<Candidate> library_candidates(const OpDesc& desc, const CudaOpOptions& options) {
   std::vector<Candidate> candidates = cudnn_candidates(desc, options);
   append(candidates, cublaslt_candidates(desc, options));
-  return candidates;
+  return without_removed(std::move(candidates));
 }
 
 std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options) {
@@ -43,7 +77,7 @@ std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& baseli
 }
 
 std::unique_ptr<CudaOp> untried(const OpDesc& desc, std::unique_ptr<CudaOp> ordinary, const CudaOpOptions& options) {
-  const std::vector<Candidate> candidates = mma_candidates(desc, options);
+  const std::vector<Candidate> candidates = without_removed(mma_candidates(desc, options));
   return candidates.empty() ? std::move(ordinary) : candidates.front().make();
 }
 

@@ -4,17 +4,29 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kernels/cuda/cuda_op.h"
 
 namespace dp::kernels::cuda {
 
+// Families of candidates. DP_CANDIDATES=-warpgroup,-cudnn removes these two.
+namespace family {
+inline constexpr std::string_view gemm = "gemm", mma = "mma", resident = "resident", warpgroup = "warpgroup",
+                                  wgmma = "wgmma", cudnn = "cudnn", cublaslt = "cublaslt", unfused = "unfused";
+}
+
 struct Candidate {
+  std::string_view family;                        // see above
   std::string name;                               // equals implementation() of the op
   std::function<std::unique_ptr<CudaOp>()> make;  // null or Error: not available on this device
 };
 
+// The families that DP_CANDIDATES removes, sorted. Error(usage) if it is malformed or names an unknown family.
+std::vector<std::string> removed_families();
+
+// None of these functions returns candidates of removed families. The baseline is not a candidate.
 // The order is the same in every run, the most promising first. All ops use the tensors that `baseline` resolved.
 std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options);
 // Asking the libraries takes tens of milliseconds.

@@ -173,7 +173,7 @@ std::vector<Candidate> cublaslt_candidates(const OpDesc& desc, const CudaOpOptio
       const std::string name = "cublaslt:" + name_of_algorithm(api, chosen.algo) +
                                (problem.product.tf32 ? " tf32" : "") + (problem.own_bias_gradient ? " own bias" : "") +
                                (problem.narrow_bias ? " narrow bias" : "");
-      candidates.push_back({name, [=, libraries = options.libraries] {
+      candidates.push_back({family::cublaslt, name, [=, libraries = options.libraries] {
                               return std::make_unique<CublasLtLinearOp>(problem, name, chosen, libraries);
                             }});
     }

@@ -245,10 +245,10 @@ TEST_CASE("tuner: every candidate computes the same result, and one that differs
   const Conv2dForward desc = small_convolution(), other = small_convolution(/*relu=*/true);
   const GemmChoice some = make(desc, CudaOpOptions{})->alternatives().front();
   const std::vector<Candidate> wrong = {
-      {"another", [&] { return make_with(other, some); }},
-      {"refused", []() -> std::unique_ptr<CudaOp> { throw Error(ErrorCode::device, "no"); }},
-      {"failing", [] { return std::make_unique<FailingOp>(); }},
-      {"nothing", [] { return nullptr; }}};
+      {family::gemm, "another", [&] { return make_with(other, some); }},
+      {family::gemm, "refused", []() -> std::unique_ptr<CudaOp> { throw Error(ErrorCode::device, "no"); }},
+      {family::gemm, "failing", [] { return std::make_unique<FailingOp>(); }},
+      {family::gemm, "nothing", [] { return nullptr; }}};
   Tuner tuner("", "a GPU");
   CHECK(as_op(tuner.choose(desc, make(desc, CudaOpOptions{}), {wrong, {}, {}}))
             ->implementation()

@@ -1,6 +1,7 @@
 // On a real GPU: every candidate of cuDNN, cuBLASLt and our tensor-core kernels for the layers of both networks
 // computes the same as our baseline kernels. Library candidates that lose NaN are printed as notes. CTest runs each
 // case in its own process, so that an illegal access does not hide other results.
+#include <algorithm>
 #include <cstdio>
 
 #include "cuda/vendor/judged_candidates.h"
@@ -55,8 +56,12 @@ void check_candidates(const OpDesc& desc, const CudaOpOptions& options, int& com
   const auto baseline = std::visit([&](const auto& d) { return make(d, options); }, desc);
   std::vector<std::unique_ptr<CudaOp>> made;
   std::vector<CudaOp*> ops{baseline.get()};
+  const auto is_one_of = [](std::string_view name, std::initializer_list<std::string_view> families) {
+    return std::ranges::find(families, name) != families.end();
+  };
   for (const Candidate& candidate : other_candidates(desc, *baseline, options))
-    if (tensor_cores ? candidate.name.starts_with("own:mma") : candidate.name.find("own:") == std::string::npos)
+    if (tensor_cores ? is_one_of(candidate.family, {family::mma, family::resident, family::warpgroup, family::wgmma})
+                     : is_one_of(candidate.family, {family::cudnn, family::cublaslt}))
       if (auto op = candidate.make()) ops.push_back(made.emplace_back(std::move(op)).get());
   const dp::test::Judged found = dp::test::judged(ops, try_ops(trial_arguments(desc), ops));
   INFO(problem_of(desc, *baseline));

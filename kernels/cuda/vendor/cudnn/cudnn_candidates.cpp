@@ -11,15 +11,16 @@ std::vector<Candidate> candidates_of_graph(
   for (const auto& config : configs_of(target, graph(target), rules, options.deterministic ? 1 : kMaxCudnnCandidates)) {
     const bool tf32 = op.is_f32 && config->has(CudnnNote::tensor_core);
     const std::string candidate = "cudnn:" + config->name() + (tf32 ? " tf32" : "") + op.ending;
-    candidates.push_back({candidate, [=, name = op.name, libraries = options.libraries]() -> std::unique_ptr<CudaOp> {
-                            try {
-                              CudnnPlan plan(target, config);
-                              if (plan.workspace_bytes() > kMostLibraryWorkspace) return nullptr;
-                              return make(CudnnRun(name, candidate, std::move(plan), libraries), tf32);
-                            } catch (const CudnnRefusal&) {
-                              return nullptr;
-                            }
-                          }});
+    candidates.push_back(
+        {family::cudnn, candidate, [=, name = op.name, libraries = options.libraries]() -> std::unique_ptr<CudaOp> {
+           try {
+             CudnnPlan plan(target, config);
+             if (plan.workspace_bytes() > kMostLibraryWorkspace) return nullptr;
+             return make(CudnnRun(name, candidate, std::move(plan), libraries), tf32);
+           } catch (const CudnnRefusal&) {
+             return nullptr;
+           }
+         }});
   }
   return candidates;
 } catch (const CudnnRefusal&) {
