@@ -18,6 +18,7 @@ WGMMA_CASES = "own kernels on tensor cores: *"
 SMALLEST_CASES = ("channels of 8x8", "channels of 5x5")  # of these, under the sanitizers
 TEST_PROGRAMS = ["tests/cuda/test_gpu", "tests/cuda/test_real_libraries", "tests/kernels/test_ops", "tests/golden/test_golden",
                  "tests/golden/test_mnist_steps", "tests/golden/test_resnet18"]
+LOSS_TOLERANCE = 1e-3  # of 12 steps in float32, whose sums have another order
 SKIPPED_STATUS = 4
 METRICS = "gpu__time_duration.sum,dram__bytes.sum,lts__t_bytes.sum"
 SANITIZER_STATUS = 9
@@ -236,7 +237,7 @@ def counters(visit):
         raise Skipped("ncu is not in PATH")
     tool = ["ncu", "--clock-control", "none", "--filter-mode", "per-launch-config", "-c", 1]
     words = [visit.program("benchmarks/bench_ops"), "--model", "resnet18", "--input", "3,32,32", "--batch", 512, "--amp", "bf16", "--gpu", 0]
-    for name, what in (("counters-wgmma.txt.gz", ["--set", "full", "-k", "regex:(warpgroup|wgmma)", "--page", "details"]),
+    for name, what in (("counters-wgmma.txt.gz", ["--set", "full", "-k", "regex:conv_(warpgroup|wgmma)", "--page", "details"]),
                        ("counters.csv.gz", ["--metrics", METRICS, "--csv", "--page", "raw"])):
         output = passed(*visit.command([*tool, *what, *words], f"{name}.log", 50, text="run 1\n"))
         with gzip.open(visit.results / name, "wt") as packed:
@@ -252,7 +253,8 @@ def profile(visit):
 
 
 def nccl(visit):
-    """NCCL 2.30 or newer, in build/nccl, with two ranks on the GPU: in one process and in two, beside p2p."""
+    """NCCL 2.30 or newer, in build/nccl, with two ranks on the GPU: in one process with the bits of p2p, and in two
+    with its loss (promise 20 in docs/reference/semantics.md)."""
     library = ROOT / "build/nccl/libnccl.so.2"
     if not library.is_file():
         raise Skipped("build/nccl/libnccl.so.2 is not there")
@@ -266,7 +268,7 @@ def nccl(visit):
                    *words, "--summary", summary, "--output-dir", run]
         return visit.start(command, f"nccl-{name}.log", **variables), summary, run
 
-    found, wrong = {}, []
+    found, losses, wrong = {}, {}, []
     ranks = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 29511}
     two = ["--replicas-per-device", 2]
     for name, words, variables in (("p2p", [*two, "--comm", "p2p"], {}), ("nccl", [*two, "--comm", "nccl"], shared),
@@ -277,7 +279,10 @@ def nccl(visit):
         try:
             for child, summary, _ in begun:
                 passed(*visit.finish(child, f"nccl-{summary.stem.removeprefix('summary-')}.log", 30))
-            found[name] = json.loads(begun[0][1].read_text())["weights_sha256"]
+            summary = json.loads(begun[0][1].read_text())
+            losses[name] = summary["train_loss"]
+            if name != "ddp":
+                found[name] = summary["weights_sha256"]
         except Exception as error:
             wrong.append(f"{name}: {error}")
         for child, _, run in begun:
@@ -285,9 +290,11 @@ def nccl(visit):
             shutil.rmtree(run, ignore_errors=True)
     if len(set(found.values())) > 1:
         wrong.append("weights differ: " + ", ".join(f"{name} {digest[:8]}" for name, digest in found.items()))
+    if len(losses) == 4 and abs(losses["ddp"] - losses["p2p"]) > LOSS_TOLERANCE * losses["p2p"]:
+        wrong.append(f"losses differ: p2p {losses['p2p']}, ddp {losses['ddp']}")
     if wrong:
         raise Failed("; ".join(wrong))
-    return f"{', '.join(found)}: equal weights"
+    return f"{', '.join(found)}: equal weights; ddp: loss {losses['ddp']:.4f}, p2p {losses['p2p']:.4f}"
 
 
 def sanitize(visit, tool_name):

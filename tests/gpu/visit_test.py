@@ -50,7 +50,7 @@ done <$home/behaviour
 ACTIONS = {
     "dp_train": """[ "$1" != env ] || { echo "cuda:0 H100"; echo "cuDNN 9.19"; exit; }
 while [ "$1" != --summary ]; do shift; done
-echo '{"train_loss": 2.5, "weights_sha256": "'${DIGEST:-abc}'"}' >"$2\"""",
+echo '{"train_loss": 2.5'${DIGEST:+1}', "weights_sha256": "'${DIGEST:-abc}'"}' >"$2\"""",
     "bench_step": """printf 'conv\\tcudnn:eng1 k\\t2\\nconv\\town:mma 64x64\\t1.5\\nconv\\town:mma resident\\t-\\tdiffers\\n' >"$DP_TUNING_LOG"
 printf 'ready\\ndone\\tseconds=1\\tloss=2.5\\n'""",
     "dp_bench": "exec PYTHON $home/bench.py \"$@\"",
@@ -165,10 +165,11 @@ class VisitTest(unittest.TestCase):
         self.assertEqual((status, self.results(record)["ops"]), (1, "failed"), self.output)
         self.assertIn("the rows add up to 6.000 ms of 8.000", record["steps"][1]["detail"])
 
-    def test_ranks_on_one_gpu_must_end_with_equal_weights(self):
-        status, record = self.call("A", "--only", "nccl", behaviour="other --engine ddp")
-        self.assertEqual((status, self.results(record)["nccl"]), (1, "failed"), self.output)
-        self.assertIn("weights differ: p2p abc, nccl abc, allreduce abc, ddp other", self.output)
+    def test_ranks_on_one_gpu_must_agree(self):
+        for command, wrong in (("--reduce allreduce", "weights differ: p2p abc, nccl abc, allreduce other"), ("--engine ddp", "losses differ: p2p 2.5, ddp 2.51")):
+            status, record = self.call("A", "--only", "nccl", behaviour=f"other {command}")
+            self.assertEqual((status, self.results(record)["nccl"]), (1, "failed"), self.output)
+            self.assertIn(wrong, self.output)
         (self.home / "build/nccl/libnccl.so.2").unlink()
         self.assertEqual(self.results(self.call("A", "--only", "nccl")[1])["nccl"], "skipped")
 

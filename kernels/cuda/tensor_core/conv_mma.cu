@@ -110,6 +110,8 @@ std::vector<Candidate> candidates_of(const Conv2dBackwardWeights& d, const CudaO
       {true, weights_stay(r.x, r.dy, d.window, options), warpgroup_weights_fit(r.x, r.dy, d.window, options)}, options);
 }
 
+// With batch normalisation wgmma is faster for some shapes only (benchmarks/results/gpu-visit-h100-2026-11-27.md).
+constexpr bool kFusedFirst = false;
 // Static shared memory in the wgmma kernels with batch normalisation, at most.
 constexpr std::size_t kStaticBytes = sizeof(NormNumbers<WgmmaTile<128>::kCols>) + 256;
 
@@ -121,7 +123,7 @@ std::vector<Candidate> candidates_of(const NormConv2dForward& d, const CudaOpOpt
   const std::size_t numbers = d.norm ? norm_bytes(static_cast<int>(r.x.shape[1])) : 0;
   return candidates(r, shape_of<ForwardPoints>(geometry_of(r.x, r.w, r.y, d.window), 1),
                     {false, product_stays(r.x, d.window, options, numbers), false,
-                     wgmma_product_fits(r.x, r.y.shape[1], d.window, options, numbers + kStaticBytes)},
+                     wgmma_product_fits(r.x, r.y.shape[1], d.window, options, numbers + kStaticBytes), kFusedFirst},
                     options, mma_fused_name);
 }
 
@@ -135,7 +137,7 @@ std::vector<Candidate> candidates_of(const NormConv2dBackwardData& d, const Cuda
   const int parts = d.window.stride * d.window.stride;
   return candidates(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
                     {false, product_stays(r.dy, d.window, options, kNumbersBytes), false,
-                     wgmma_product_fits(r.dy, r.dx.shape[1], d.window, options, kStaticBytes)},
+                     wgmma_product_fits(r.dy, r.dx.shape[1], d.window, options, kStaticBytes), kFusedFirst},
                     options, mma_fused_name);
 }
 

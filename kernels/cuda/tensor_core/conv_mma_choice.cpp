@@ -91,10 +91,15 @@ std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limi
   std::vector<MmaChoice> choices;
   for (const auto& [cost, choice] : found)
     if (choices.size() < most) choices.push_back(choice);
-  if (limits.warpgroup)
+  std::vector<MmaChoice> with_wgmma;
+  if (limits.warpgroup) {
+    const std::int64_t best = best_splits(shape, kWarpgroup, limit);
+    with_wgmma.push_back({MmaTileKind::warpgroup, static_cast<int>(best)});
     for (const std::int64_t splits : likely_splits(shape, kWarpgroup, limit))
-      choices.push_back({MmaTileKind::warpgroup, static_cast<int>(splits)});
-  if (limits.wgmma) choices.push_back({shape.cols > 64 ? MmaTileKind::wgmma_wide : MmaTileKind::wgmma_narrow});
+      if (splits != best) with_wgmma.push_back({MmaTileKind::warpgroup, static_cast<int>(splits)});
+  }
+  if (limits.wgmma) with_wgmma.push_back({shape.cols > 64 ? MmaTileKind::wgmma_wide : MmaTileKind::wgmma_narrow});
+  choices.insert(limits.wgmma_first ? choices.begin() : choices.end(), with_wgmma.begin(), with_wgmma.end());
   return choices;
 }
 

@@ -26,11 +26,11 @@ struct MmaLimits {
   bool resident = false;    // whether a resident kernel fits
   bool warpgroup = false;   // whether a wgmma kernel fits: of conv_warpgroup_weights.h or conv_warpgroup_product.h
   bool wgmma = false;       // whether one of conv_wgmma_product.h fits
+  bool wgmma_first = true;  // whether wgmma is faster than mma.sync
 };
 
 // For every tile the best number of splits by the cost model, half of it and twice it. In order of estimated time; at
-// least one, at most `most`. The choices of the wgmma kernels follow. They are last because they have not run on a GPU,
-// and the first choice is used without trials.
+// least one, at most `most`. The choices with wgmma come before or after them. The first choice is used without trials.
 std::vector<MmaChoice> mma_choices(const GemmShape& shape, const MmaLimits& limits, std::size_t most);
 const char* to_string(MmaTileKind tile);
 std::string_view family_of(MmaTileKind tile);  // in tuning/candidates.h

@@ -339,10 +339,9 @@ TEST_CASE("mma: candidates that fit are offered, the likeliest first, and the fi
     CHECK(candidates.front().name.find("own:mma resident") == 0);
     std::set<std::string> names;
     for (const Candidate& candidate : candidates) {
-      names.insert(candidate.name);
+      CHECK(names.insert(candidate.name).second);
       CHECK(candidate.make()->implementation() == candidate.name);
     }
-    CHECK(names.size() == candidates.size());
     std::visit(
         [&](const auto& d) {
           auto ordinary = make(d, options);
@@ -363,17 +362,19 @@ TEST_CASE("mma: candidates that fit are offered, the likeliest first, and the fi
         },
         desc);
   }
-  // The wgmma kernels have not run on a GPU: the tuner tries them last, and they are not used without a trial.
+  // wgmma comes first where it can be used, and is used without a trial.
   CudaOpOptions hopper = options;
   hopper.wgmma = true;
   for (const OpDesc& desc : {OpDesc(l.forward()), OpDesc(l.data()), OpDesc(l.weights())}) {
     const std::vector<Candidate> fewer = mma_candidates(desc, options), all = mma_candidates(desc, hopper);
     REQUIRE(all.size() > fewer.size());
+    const std::size_t with_wgmma = all.size() - fewer.size();
     for (std::size_t i = 0; i < all.size(); ++i)
-      CHECK((i >= fewer.size()) == (all[i].name.starts_with("own:mma warpgroup") || all[i].name == "own:wgmma 256x64"));
+      CHECK((i < with_wgmma) == (all[i].family == family::warpgroup || all[i].family == family::wgmma));
   }
+  CHECK(mma_candidates(l.weights(), hopper).front().name.starts_with("own:mma warpgroup"));
   hopper.shared_memory = 99 * 1024;
-  CHECK(mma_candidates(l.forward(), hopper).back().name.find("warpgroup") == std::string::npos);
+  CHECK(mma_candidates(l.forward(), hopper).front().family != family::warpgroup);
   // Few results and long sums: many split-K ranges.
   const auto weights = mma_candidates(layer(DType::f16, 512, 64, 128, 32, 32, {3, 2, 1}).weights(), options);
   REQUIRE(!weights.empty());
