@@ -303,18 +303,18 @@ TEST_CASE("library candidates: a plan is described before the first step") {
   std::string candidate;
   {
     LibraryRig rig;
-    rig.options.fast_convolutions = true;  // the default of replicas; problems differ by it
     const auto own = make(fc1, rig.options);
     for (const Candidate& one : other_candidates(fc1, *own, rig.options))
       if (one.name.starts_with("cublaslt")) candidate = one.name;
-    TuningCache(cache_folder(), machine_of(0)).keep(problem_of(fc1, *own), {candidate, 5.0});
+    // " fast": replicas allow fast convolutions by default, which is part of the key.
+    TuningCache(cache_folder(), machine_of(0)).keep(problem_of(fc1, *own) + " fast", {candidate, 5.0});
   }
   REQUIRE(!candidate.empty());
   DataParallelOptions options = on_gpus(1, 1);
   options.autotune = true;
   const std::string plan = DataParallel(models::mlp({.input = {1, 8, 8}, .classes = 10}), options).describe_plan(8);
   INFO(plan);
-  CHECK(plan.find("fc1+relu                                 " + candidate) != std::string::npos);
+  CHECK(plan.find("fc1+relu                                 " + candidate + ", 5.0 us") != std::string::npos);
 }
 
 namespace {
