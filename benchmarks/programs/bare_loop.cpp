@@ -53,7 +53,7 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
   inputs_.seed = seed;
 }
 
-void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
+void BareLoop::upload(const Batch& batch, const Sgd& sgd) {
   inputs_.loss_scale = 1.0f / static_cast<float>(batch.size());
   inputs_.update.groups[0] = {sgd.lr, sgd.weight_decay};
   inputs_.update.constants.sgd = {sgd.momentum, sgd.nesterov};
@@ -64,6 +64,10 @@ void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
   replica_->bind(0, plan_,
                  {resident ? nullptr : batch.images.data<float>(), batch.labels.data<std::int32_t>(),
                   batch.samples.data<std::int64_t>(), batch.size(), resident ? &batch.resident : nullptr});
+}
+
+void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
+  upload(batch, sgd);
   replica_->make_images();
 }
 
@@ -78,7 +82,27 @@ void BareLoop::update() {
 }
 
 void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
-  begin(batch, sgd);
+  upload(batch, sgd);
+  kernels::Context& context = replica_->context();
+  kernels::Stream& compute = replica_->compute();
+  if (context.has_graphs() && graph_ == nullptr && eager_steps_++ > 0) {
+    context.begin_graph(&compute);
+    try {
+      run();
+      graph_ = context.end_graph(&compute);
+    } catch (...) {
+      context.drop_graph(&compute);
+      throw;
+    }
+  }
+  if (graph_ != nullptr)
+    graph_->launch(compute);
+  else
+    run();
+}
+
+void BareLoop::run() {
+  replica_->make_images();
   replica_->run(plan_->forward());
   replica_->run(plan_->running());
   replica_->run(plan_->loss());

@@ -1,5 +1,6 @@
 // Training steps without DataParallel: one replica runs its plan's steps in order, then one update over the whole
-// parameter arena. The baseline for DataParallel at N = 1.
+// parameter arena. The baseline for DataParallel at N = 1. As there, devices with graphs run the steps after the second as
+// one graph.
 #pragma once
 
 #include <memory>
@@ -22,6 +23,7 @@ class BareLoop {
   BareLoop(const Model& model, const std::vector<std::pair<std::string, Tensor>>& weights, Device device, int threads,
            std::uint64_t seed, std::int64_t batch, bool exact_convolutions = false, Amp amp = Amp::off);
 
+  // All batches have one size, and are all resident or all on the host.
   void train_step(const Batch& batch, const Sgd& sgd);
   // The parts of train_step(): begin() uploads the inputs and binds the batch; the caller runs the steps of plan() on
   // replica(); update() applies SGD.
@@ -34,10 +36,15 @@ class BareLoop {
   const MemoryUse& memory_use() const { return replica_->memory_use(); }
 
  private:
+  void upload(const Batch& batch, const Sgd& sgd);
+  void run();
+
   Model model_;
   engine::NormTable norms_;
   std::unique_ptr<engine::ParameterTable> table_;
   std::unique_ptr<engine::Replica> replica_;
+  std::unique_ptr<kernels::Graph> graph_;  // of a step
+  int eager_steps_ = 0;
   const engine::Plan* plan_ = nullptr;
   std::unique_ptr<kernels::Buffer> momenta_;
   std::unique_ptr<kernels::Op> update_;

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <CLI/CLI.hpp>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <functional>
@@ -130,9 +131,12 @@ class Engine final : public Variant {
   }
   Weights weights() const override { return trained_of(net_->model(), net_->weights()); }
   std::size_t device_bytes() const override {
-    std::size_t most = 0;
-    for (int i = 0; i < net_->size(); ++i) most = std::max(most, net_->memory_use(i).total());
-    return most;
+    std::map<int, std::size_t> used;  // by GPU, which several replicas may share; each CPU replica counts as a device
+    for (int i = 0; i < net_->size(); ++i) {
+      const dp::Device device = net_->options().devices.at(static_cast<std::size_t>(i));
+      used[device.kind == dp::DeviceKind::cuda ? device.index : i] += net_->memory_use(i).total();
+    }
+    return std::ranges::max_element(used, {}, [](const auto& one) { return one.second; })->second;
   }
   Fields properties() const override {
     const dp::PipelineOptions& pipeline = net_->options().pipeline;
