@@ -1,6 +1,6 @@
 // Training steps without DataParallel: one replica runs its plan's steps in order, then one update over the whole
-// parameter arena. The baseline for DataParallel at N = 1. As there, a device with graphs launches each step as one graph
-// from the second step on.
+// parameter arena. The baseline for DataParallel at N = 1. As there, a device with graphs runs each step from the second
+// on as one graph.
 #pragma once
 
 #include <memory>

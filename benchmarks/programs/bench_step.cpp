@@ -131,10 +131,12 @@ class Engine final : public Variant {
   }
   Weights weights() const override { return trained_of(net_->model(), net_->weights()); }
   std::size_t device_bytes() const override {
-    std::map<int, std::size_t> used;  // by GPU, which several replicas may share; each CPU replica counts as a device
+    // By GPU, which several replicas may share. Each CPU replica, and each rank, counts as a device.
+    std::map<int, std::size_t> used;
+    const std::vector<dp::Device>& devices = net_->options().devices;
     for (int i = 0; i < net_->size(); ++i) {
-      const dp::Device device = net_->options().devices.at(static_cast<std::size_t>(i));
-      used[device.kind == dp::DeviceKind::cuda ? device.index : i] += net_->memory_use(i).total();
+      const bool shares = std::ssize(devices) == net_->size() && devices.front().kind == dp::DeviceKind::cuda;
+      used[shares ? devices[static_cast<std::size_t>(i)].index : i] += net_->memory_use(i).total();
     }
     return std::ranges::max_element(used, {}, [](const auto& one) { return one.second; })->second;
   }
