@@ -1,6 +1,6 @@
 // Training steps without DataParallel: one replica runs its plan's steps in order, then one update over the whole
-// parameter arena. The baseline for DataParallel at N = 1. As there, a device with graphs runs each step from the second
-// on as one graph.
+// parameter arena. The baseline for DataParallel at N = 1. As there, a device with graphs runs a step as a graph, from
+// the second step on.
 #pragma once
 
 #include <memory>
