@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/ops/fused_op.h"
 #include "kernels/cuda/tensor_core/conv_mma.h"
+#include "kernels/cuda/tensor_core/thin/thin_mma.h"
 #include "kernels/cuda/vendor/cublaslt_linear.h"
 #include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
 #include "kernels/fused_steps.h"
@@ -21,6 +22,7 @@ void append(std::vector<Candidate>& candidates, std::vector<Candidate> more) {
 
 std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options) {
   std::vector<Candidate> candidates = mma_candidates(desc, options);
+  append(candidates, thin_mma_candidates(desc, options));
   for (const GemmChoice& choice : baseline.alternatives()) {
     CudaOpOptions with = options;
     with.gemm = choice;

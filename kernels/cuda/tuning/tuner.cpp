@@ -198,7 +198,7 @@ std::string machine_of(int device) {
   return std::string(properties.name) + "; sm_" + std::to_string(properties.major) + std::to_string(properties.minor) +
          "; " + std::to_string(properties.multiProcessorCount) + " multiprocessors; driver " + std::to_string(driver) +
          "; runtime " + std::to_string(runtime) + "; " + library_versions() +
-         "; own kernels 4; trials in graphs, beyond the cache";
+         "; own kernels 5; trials in graphs, beyond the cache";
 }
 
 Tuner& tuner_of(int device) {
