@@ -13,7 +13,7 @@ TUNING_SECONDS = 90
 CASE_SECONDS = 20  # of one test case
 AT_ONCE = 4        # test programs
 # Removed from the tuner's candidates if one of their test cases fails or does not end.
-NEW_FAMILIES = "-warpgroup,-wgmma"
+NEW_FAMILIES = "-wgmma,-thin"
 WGMMA_CASES = "own kernels on tensor cores: *"
 SMALLEST_CASES = ("channels of 8x8", "channels of 5x5")  # of these, under the sanitizers
 TEST_PROGRAMS = ["tests/cuda/test_gpu", "tests/cuda/test_real_libraries", "tests/kernels/test_ops", "tests/golden/test_golden",

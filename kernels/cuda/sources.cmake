@@ -34,6 +34,8 @@ foreach(name
     tensor_core/conv_mma_norm_weights
     tensor_core/conv_mma_weights
     tensor_core/conv_mma_windows
+    tensor_core/thin/thin_mma
+    tensor_core/thin/thin_mma_forward
     tuning/trial_kernels
     vendor/library_kernels
     vendor/library_norm

@@ -2,8 +2,12 @@
 // memory, and computes the moments of the results before they leave shared memory.
 #pragma once
 
+#include <optional>
+
 #include "kernels/cuda/ops/batch_norm_join.h"
+#include "kernels/cuda/runtime/owner.h"
 #include "kernels/cuda/tensor_core/conv_mma_product.h"
+#include "kernels/ops.h"
 
 namespace dp::kernels::cuda {
 
@@ -128,5 +132,55 @@ __device__ __forceinline__ void store_moments(unsigned* staged, int cells, doubl
     part[channels + channel + k] = moments[k].squares;
   }
 }
+
+// Computes the moments of the stored results. Null parts: not computed.
+struct StoredMoments {
+  PartsOfMoments of;
+  MomentsEnd end;
+  NormCut cut;
+
+  // Adds the moments of a tile of rows. `staged`: as store_results() left it.
+  template <typename Low, typename Tile>
+  __device__ __forceinline__ void take(unsigned* staged, int tile, int first_channel) const {
+    if (of.parts == nullptr) return;
+    const int channels = static_cast<int>(cut.channels);
+    store_moments<Low, Tile>(staged, static_cast<int>(cut.rows) - tile * Tile::kRows,
+                             of.parts + static_cast<long long>(tile) * 2 * channels, channels, first_channel);
+    end_part<Tile::kThreads>(of, cut, end, static_cast<unsigned>(tile), blockIdx.y, gridDim.y,
+                             static_cast<unsigned>(first_channel),
+                             static_cast<unsigned>(min(first_channel + Tile::kCols, channels)));
+  }
+};
+
+// The host's side of StoredMoments, for an op whose blocks each store a tile of rows x cols results.
+class MomentsOfTiles {
+ public:
+  MomentsOfTiles(const NormConv2dForward& d, unsigned cells, int rows, int cols) : wanted_(d.moments), eps_(d.eps) {
+    cut_.channels = static_cast<unsigned>(d.y.shape[1]);
+    cut_.rows = cells;
+    cut_.part_rows = static_cast<unsigned>(rows);
+    cut_.parts = blocks_for(cells, rows);
+    if (wanted_) counters_ = zeroed_counters((1 + join_groups(cut_)) * blocks_for(cut_.channels, cols));
+  }
+  std::size_t workspace_bytes() const {
+    return wanted_ ? (cut_.parts + join_groups(cut_)) * part_doubles() * sizeof(double) : 0;
+  }
+  // `moments`, `y_stats`: arguments of the op.
+  StoredMoments into(void* workspace, void* moments, void* y_stats) const {
+    if (!wanted_) return {};
+    auto* const parts = static_cast<double*>(workspace);
+    return {{parts, parts + cut_.parts * part_doubles(), static_cast<unsigned*>(counters_.get())},
+            {static_cast<double*>(moments), static_cast<double*>(eps_ ? y_stats : nullptr), eps_.value_or(0)},
+            cut_};
+  }
+
+ private:
+  std::size_t part_doubles() const { return std::size_t{2} * cut_.channels; }
+
+  bool wanted_;
+  std::optional<double> eps_;
+  NormCut cut_;  // division of y
+  DeviceMemory counters_;
+};
 
 }  // namespace dp::kernels::cuda

@@ -1,8 +1,6 @@
 // NormConv2dForward on tensor cores: the kernels of Conv2dForward, extended to normalise the
 // image after its copy to shared memory and to compute the moments of the stored results.
-#include <optional>
 #include <type_traits>
-#include <utility>
 
 #include "kernels/cuda/gemm/conv_geometry.h"
 #include "kernels/cuda/runtime/owner.h"
@@ -13,25 +11,6 @@
 
 namespace dp::kernels::cuda {
 namespace {
-
-// Computes the moments of the stored results. Null parts: not computed.
-struct StoredMoments {
-  PartsOfMoments of;
-  MomentsEnd end;
-  NormCut cut;
-
-  // Adds the moments of a tile of rows. `staged`: as store_results() left it.
-  template <typename Low, typename Tile>
-  __device__ __forceinline__ void take(unsigned* staged, int tile, int first_channel) const {
-    if (of.parts == nullptr) return;
-    const int channels = static_cast<int>(cut.channels);
-    store_moments<Low, Tile>(staged, static_cast<int>(cut.rows) - tile * Tile::kRows,
-                             of.parts + static_cast<long long>(tile) * 2 * channels, channels, first_channel);
-    end_part<Tile::kThreads>(of, cut, end, static_cast<unsigned>(tile), blockIdx.y, gridDim.y,
-                             static_cast<unsigned>(first_channel),
-                             static_cast<unsigned>(min(first_channel + Tile::kCols, channels)));
-  }
-};
 
 // conv_mma_kernel with normalisation and moments. Null stats: the image is not normalised.
 template <typename Low, typename Tile>
@@ -169,20 +148,12 @@ class NormConvOp final : public CudaOp {
         choice_(choice),
         multiprocessors_(multiprocessors),
         norm_(d.norm),
-        moments_(d.moments),
-        eps_(d.eps) {
+        moments_(with_tile(choice.tile, [&]<typename Tile>() {
+          return MomentsOfTiles(d, static_cast<unsigned>(product_.parts[0].cells), Tile::kRows, Tile::kCols);
+        })) {
     tensors_ = {d.x, d.w, d.y};
-    parts_.channels = static_cast<unsigned>(g.out_channels);
-    parts_.rows = static_cast<unsigned>(product_.parts[0].cells);
-    const auto [rows, cols] =
-        with_tile(choice.tile, [&]<typename Tile>() { return std::pair(Tile::kRows, Tile::kCols); });
-    parts_.part_rows = static_cast<unsigned>(rows);
-    parts_.parts = blocks_for(parts_.rows, parts_.part_rows);
-    if (moments_) counters_ = zeroed_counters((1 + join_groups(parts_)) * blocks_for(parts_.channels, cols));
   }
-  std::size_t workspace_bytes() const override {
-    return moments_ ? (parts_.parts + join_groups(parts_)) * part_doubles() * sizeof(double) : 0;
-  }
+  std::size_t workspace_bytes() const override { return moments_.workspace_bytes(); }
   std::string implementation() const override { return mma_fused_name(choice_); }
 
  protected:
@@ -191,28 +162,17 @@ class NormConvOp final : public CudaOp {
     check_on_16_bytes({args.x, args.w, args.y});
     const Tensors tensors = norm_ ? Tensors{args.x, args.stats, args.weight, args.bias, args.w, args.y}
                                   : Tensors{args.x, nullptr, nullptr, nullptr, args.w, args.y};
-    StoredMoments moments{};
-    if (moments_) {
-      auto* const parts = static_cast<double*>(workspace);
-      moments = {
-          {parts, parts + parts_.parts * part_doubles(), static_cast<unsigned*>(counters_.get())},
-          {static_cast<double*>(args.moments), static_cast<double*>(eps_ ? args.y_stats : nullptr), eps_.value_or(0)},
-          parts_};
-    }
     const auto run = tensors_[0].type == DType::bf16 ? enqueue_products<BFloat16> : enqueue_products<Float16>;
-    run(stream, choice_.tile, product_, multiprocessors_, tensors, moments);
+    run(stream, choice_.tile, product_, multiprocessors_, tensors,
+        moments_.into(workspace, args.moments, args.y_stats));
   }
 
  private:
-  std::size_t part_doubles() const { return std::size_t{2} * parts_.channels; }
-
   MmaProduct product_;
   MmaChoice choice_;
   int multiprocessors_;
-  bool norm_, moments_;
-  std::optional<double> eps_;
-  NormCut parts_;  // division of y
-  DeviceMemory counters_;
+  bool norm_;
+  MomentsOfTiles moments_;
 };
 
 }  // namespace

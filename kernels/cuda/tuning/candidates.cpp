@@ -8,6 +8,7 @@
 #include "dp/error.h"
 #include "kernels/cuda/ops/fused_op.h"
 #include "kernels/cuda/tensor_core/conv_mma.h"
+#include "kernels/cuda/tensor_core/thin/thin_mma.h"
 #include "kernels/cuda/vendor/cublaslt_linear.h"
 #include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
 #include "kernels/fused_steps.h"
@@ -20,8 +21,9 @@ void append(std::vector<Candidate>& candidates, std::vector<Candidate> more) {
   std::ranges::move(more, std::back_inserter(candidates));
 }
 
-constexpr std::string_view kFamilies[] = {family::gemm,  family::mma,   family::resident, family::warpgroup,
-                                          family::wgmma, family::cudnn, family::cublaslt, family::unfused};
+constexpr std::string_view kFamilies[] = {family::gemm,      family::mma,      family::resident,
+                                          family::warpgroup, family::wgmma,    family::thin,
+                                          family::cudnn,     family::cublaslt, family::unfused};
 
 [[noreturn]] void refuse(const std::string& text) {
   std::string known;
@@ -55,6 +57,7 @@ std::vector<std::string> removed_families() {
 
 std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options) {
   std::vector<Candidate> candidates = mma_candidates(desc, options);
+  append(candidates, thin_mma_candidates(desc, options));
   for (const GemmChoice& choice : baseline.alternatives()) {
     CudaOpOptions with = options;
     with.gemm = choice;

@@ -14,7 +14,8 @@ namespace dp::kernels::cuda {
 // Families of candidates. DP_CANDIDATES=-warpgroup,-cudnn removes these two.
 namespace family {
 inline constexpr std::string_view gemm = "gemm", mma = "mma", resident = "resident", warpgroup = "warpgroup",
-                                  wgmma = "wgmma", cudnn = "cudnn", cublaslt = "cublaslt", unfused = "unfused";
+                                  wgmma = "wgmma", thin = "thin", cudnn = "cudnn", cublaslt = "cublaslt",
+                                  unfused = "unfused";
 }
 
 struct Candidate {

@@ -74,8 +74,9 @@ TEST_CASE("candidates: DP_CANDIDATES that names no family, or has no minus, is r
       FAIL(wrong);
     } catch (const Error& error) {
       CHECK(error.code() == ErrorCode::usage);
-      CHECK_THAT(error.what(), Catch::Contains(std::string("DP_CANDIDATES is '") + wrong + "'") &&
-                                   Catch::Contains("gemm, mma, resident, warpgroup, wgmma, cudnn, cublaslt, unfused"));
+      CHECK_THAT(error.what(),
+                 Catch::Contains(std::string("DP_CANDIDATES is '") + wrong + "'") &&
+                     Catch::Contains("gemm, mma, resident, warpgroup, wgmma, thin, cudnn, cublaslt, unfused"));
     }
   }
   const Removed removed("");

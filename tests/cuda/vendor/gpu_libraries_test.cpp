@@ -60,7 +60,8 @@ void check_candidates(const OpDesc& desc, const CudaOpOptions& options, int& com
     return std::ranges::find(families, name) != families.end();
   };
   for (const Candidate& candidate : other_candidates(desc, *baseline, options))
-    if (tensor_cores ? is_one_of(candidate.family, {family::mma, family::resident, family::warpgroup, family::wgmma})
+    if (tensor_cores ? is_one_of(candidate.family,
+                                 {family::mma, family::resident, family::warpgroup, family::wgmma, family::thin})
                      : is_one_of(candidate.family, {family::cudnn, family::cublaslt}))
       if (auto op = candidate.make()) ops.push_back(made.emplace_back(std::move(op)).get());
   const dp::test::Judged found = dp::test::judged(ops, try_ops(trial_arguments(desc), ops));
