@@ -1,6 +1,7 @@
 // Device and pinned host memory: allocation, queries, and which copies are refused.
 #include <cstring>
 
+#include "simulated_cuda/device/launch.h"
 #include "simulated_cuda/planted/kernels.h"
 #include "simulated_cuda/rig.h"
 #include "support/catch.h"
@@ -21,7 +22,25 @@ std::size_t free_bytes() {
   return free;
 }
 
+struct PaddedNumbers {
+  long long wide[60];  // so many that the compiler copies the struct as bytes, with its padding
+  unsigned narrow;    // and four bytes of padding
+};
+void read_nothing(PaddedNumbers) {}
+
 }  // namespace
+
+TEST_CASE("the padding of a kernel's parameter is not taken for half of a pointer") {
+  const FreshSimulation fresh;
+  const TestStream stream;
+  const void* const address = DeviceArray<int>(4).get();  // of the device, and freed at once
+  std::vector<char> bytes(sizeof(PaddedNumbers));
+  std::memcpy(&bytes[sizeof PaddedNumbers::wide], &address, sizeof address);
+  const PaddedNumbers& numbers = *reinterpret_cast<const PaddedNumbers*>(bytes.data());
+  kernels::cuda::launch({"read_nothing", dim3(1), dim3(1), stream}, read_nothing, numbers);
+  stream.finish();
+  CHECK(take_reports().empty());
+}
 
 TEST_CASE("a device has limited memory, and freed memory can be allocated again") {
   const FreshSimulation fresh;

@@ -36,15 +36,27 @@ void add_pointers(KernelCall& call, T* pointer) {
     call.add_pointer({pointer, std::min<std::size_t>(sizeof(T), 8), !std::is_const_v<T>});
   }
 }
-// For a struct, every word that is a pointer into device memory counts as a read.
+// Padding keeps what was in memory before: beside a small number it may be the upper half of an old pointer, and both
+// together look like a pointer into device memory. The byte of an empty struct may be another argument's.
+template <class T>
+void clear_padding([[maybe_unused]] T& value) {
+#if __has_builtin(__builtin_clear_padding)
+  if constexpr (std::is_class_v<T> && !std::is_empty_v<T>) __builtin_clear_padding(&value);
+#endif
+}
+// For a struct without padding, or whose padding is cleared, every word that is a pointer into device memory counts as
+// read.
 template <class T>
 requires std::is_class_v<T>
-void add_pointers(KernelCall& call, const T& value) {
-  for (std::size_t at = 0; at + sizeof(void*) <= sizeof(T); at += alignof(void*)) {
-    const void* word;
-    std::memcpy(&word, reinterpret_cast<const char*>(&value) + at, sizeof word);
-    if (is_device_address(word)) call.add_pointer({word, 1, false});
-  }
+void add_pointers([[maybe_unused]] KernelCall& call, [[maybe_unused]] const T& value) {
+#if !__has_builtin(__builtin_clear_padding)
+  if constexpr (std::has_unique_object_representations_v<T>)
+#endif
+    for (std::size_t at = 0; at + sizeof(void*) <= sizeof(T); at += alignof(void*)) {
+      const void* word;
+      std::memcpy(&word, reinterpret_cast<const char*>(&value) + at, sizeof word);
+      if (is_device_address(word)) call.add_pointer({word, 1, false});
+    }
 }
 template <class T>
 requires std::is_arithmetic_v<T> || std::is_enum_v<T>
@@ -61,7 +73,8 @@ cudaError_t launch_kernel(const Launch& launch, void (*kernel)(P...), A&&... arg
   static_assert((std::is_trivially_copyable_v<P> && ...), "a kernel's parameters are copied byte by byte");
   using Arguments = simt::KernelArguments<std::remove_cv_t<P>...>;
   static_assert(sizeof(Arguments) <= simt::kArgumentBytes);
-  const Arguments copied{kernel, {static_cast<P>(std::forward<A>(arguments))...}};
+  Arguments copied{kernel, {static_cast<P>(std::forward<A>(arguments))...}};
+  std::apply([](auto&... value) { (simt::clear_padding(value), ...); }, copied.values);
   simt::KernelCall call{.grid = {.kernel = launch.kernel,
                                  .device = 0,
                                  .grid = launch.grid,
