@@ -271,9 +271,12 @@ void Coordinator::put_off(Round& round) {
 }
 
 bool Coordinator::only_busy_ones_miss(const Round& round) const {
-  return std::all_of(guests_.begin(), guests_.end(), [&](const Guest& guest) {
-    return guest.rank < 0 || guest.busy || round.parts.contains(guest.rank);
-  });
+  for (int rank = 0; rank < options_.size; ++rank) {
+    const auto is_busy = [&](const Guest& guest) { return guest.rank == rank && guest.busy && !guest.gone; };
+    // A rank that has left is no guest any more, hence not busy.
+    if (!round.parts.contains(rank) && std::none_of(guests_.begin(), guests_.end(), is_busy)) return false;
+  }
+  return true;
 }
 
 std::string Coordinator::missing(const std::map<int, std::string>& there) const {

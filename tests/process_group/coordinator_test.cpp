@@ -243,6 +243,26 @@ TEST_CASE("coordinator: a missing rank ends the group with a message that names 
   for (Peer* peer : {&first, &second}) peer->send({Kind::bye});
 }
 
+TEST_CASE("coordinator: a rank that has left is missing from an exchange, whether others are busy or not") {
+  for (const bool busy : {false, true}) {
+    GroupAddress address;
+    Peer first(address, 0, 3), second(address, 1, 3);
+    auto third = std::make_unique<Peer>(address, 2, 3);
+    const Coordinator coordinator(listener_of(address), options_for(address, 3, 1.0));
+    all_welcomed({&first, &second, third.get()});
+    third->send({Kind::bye});
+    third.reset();
+    if (busy) first.send({Kind::busy, 1});
+    if (!busy) first.send({Kind::give, 0, ""});
+    second.send({Kind::give, 0, ""});
+    const auto message = second.next(Kind::fail);
+    REQUIRE(message);
+    CHECK_THAT(parse_failure(message->body).error.what(),
+               Catch::Contains(busy ? "ranks 0, 2 of 3 did not reach exchange 0" : "rank 2 of 3 did not reach"));
+    for (Peer* peer : {&first, &second}) peer->send({Kind::bye});
+  }
+}
+
 TEST_CASE("coordinator: the first failure is passed on to all ranks, and later ones are dropped") {
   GroupAddress address;
   Peer first(address, 0, 3), second(address, 1, 3), third(address, 2, 3);
