@@ -6,6 +6,8 @@
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <stdexcept>
 #include <thread>
 
@@ -90,6 +92,21 @@ std::vector<Failpoint> failpoints_from_environment() {
   return parse_failpoints(text ? text : "");
 }
 
+namespace {
+
+// With a gate, tells that the stall of this replica has begun, and ends when the gate is opened.
+void stall(int milliseconds, int replica) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
+  const char* const gate = std::getenv("DP_FAIL_GATE");
+  if (gate == nullptr) return std::this_thread::sleep_until(end);
+  std::ofstream(gate + ("." + std::to_string(replica)));
+  const std::string opened = std::string(gate) + ".open";
+  while (std::chrono::steady_clock::now() < end && !std::filesystem::exists(opened))
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+}
+
+}  // namespace
+
 bool Failpoints::hit_slowly(const StepPlace& place) const {
   const auto matches = [](std::int64_t wanted, std::int64_t actual) { return wanted < 0 || wanted == actual; };
   bool nan = false;
@@ -98,7 +115,7 @@ bool Failpoints::hit_slowly(const StepPlace& place) const {
         !matches(point.stage, place.stage) || !matches(point.micro_batch, place.micro_batch))
       continue;
     if (point.action == FailAction::raise) throw std::runtime_error("failure injected by DP_FAIL");
-    if (point.action == FailAction::stall) std::this_thread::sleep_for(std::chrono::milliseconds(point.stall_ms));
+    if (point.action == FailAction::stall) stall(point.stall_ms, place.replica);
     nan = nan || point.action == FailAction::nan;
   }
   return nan;

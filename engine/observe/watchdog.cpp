@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "engine/base/test_modes.h"
 #include "kernels/host/cores.h"
 
 namespace dp::engine {
@@ -92,7 +93,7 @@ void Watchdog::judge() {
     verdict_ = error;
   }
   options_.abort->store(true, std::memory_order_release);
-  const double patience = std::min(options_.seconds * kEnd, kLongestEnd);
+  const double patience = test_modes().watchdog_end.value_or(std::min(options_.seconds * kEnd, kLongestEnd));
   if (call_ends_within(options_.others ? patience / 10 : patience)) return;
   std::fflush(stdout);
   std::fprintf(stderr, "dp: error: %s; a stalled thread cannot be stopped: aborting the process\n", error.what());

@@ -68,12 +68,6 @@ std::map<std::string, std::string> content(const fs::path& folder) {
   return found;
 }
 
-bool becomes(const std::string& path) {
-  const auto begin = std::chrono::steady_clock::now();
-  while (!fs::exists(path) && in_time(begin, 10)) std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  return fs::exists(path);
-}
-
 // The closed descriptors must refer to /dev/null.
 void check_descriptors(pid_t process, int closed) {
   std::error_code gone;
@@ -109,7 +103,7 @@ void check_runs(const Words& engine) {
     }
     Program program(run_of(engine, {"--epochs", "1000000"}), temp.path(), {"DP_FAIL=stall:backward:dev0:20ms"},
                     closing(closed));
-    CHECK(becomes(temp / "run/checkpoints/last/manifest.json"));
+    CHECK(becomes([&] { return fs::exists(temp / "run/checkpoints/last/manifest.json"); }));
     check_descriptors(program.id(), closed);
     if (engine == kDdp)
       for (const pid_t rank : children_of(program.id())) check_descriptors(rank, closed & 1);

@@ -9,11 +9,12 @@
 
 #include "apps/run_program.h"
 #include "support/catch.h"
+#include "support/patience.h"
 
 namespace dp::test {
 
-// At least one program of each name must end within two seconds. The fastest counts, because other programs may use the
-// cores.
+// Programs should end within two seconds, and the time of each is printed. Only one that ends later than that and
+// kPatience fails, because other programs may use the cores.
 class Ends {
  public:
   Ends() = default;
@@ -23,9 +24,10 @@ class Ends {
     CHECK_FALSE(fastest_.empty());
     for (const auto& [what, seconds] : fastest_) {
       INFO(what);
-      CHECK(seconds <= kSeconds);
+      CHECK(seconds <= kSeconds + std::chrono::duration<double>(kPatience).count());
     }
   }
+  // Whether the fastest program of each name did. If not, try again.
   bool in_time() const {
     return !fastest_.empty() && std::ranges::all_of(fastest_, [](const auto& one) { return one.second <= kSeconds; });
   }

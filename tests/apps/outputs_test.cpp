@@ -69,8 +69,8 @@ TEST_CASE("a pipe with a reader receives the whole summary and timeline") {
   const TemporaryFolder temp;
   REQUIRE(::mkfifo((temp / "pipe").c_str(), 0600) == 0);
   for (const char* option : {"--summary", "--trace"}) {
-    const Outcome outcome = in_shell(  // the reader needs time to open the pipe
-        "timeout 60 cat pipe > copy & sleep 0.5; \"$@\"; code=$?; wait; exit $code",
+    const Outcome outcome = in_shell(  // the shell holds the pipe open until cat has opened it
+        "exec 3<>pipe; timeout 60 cat pipe > copy 3>&- & \"$@\" 3>&-; code=$?; exec 3>&-; wait; exit $code",
         kTiny + Words{"--output-dir", option + std::string("-run"), "--epochs", "9", option, "pipe"}, temp.path());
     INFO(outcome.err);
     CHECK(outcome.code == 0);
@@ -100,11 +100,13 @@ TEST_CASE("commands that only print end with exit code 7 if stdout is full") {
 
 TEST_CASE("an interrupted run without a folder has the exit code of its signal, even if stdout is full") {
   const TemporaryFolder temp;
-  Program program(kTiny + Words{"--dry-run"}, temp.path(), {"DP_FAIL=stall:backward:dev0:3000ms"},
+  const StallGate gate(temp / "gate");
+  Program program(kTiny + Words{"--dry-run"}, temp.path(), {"DP_FAIL=stall:backward:dev0:60000ms", gate.variable()},
                   {"/bin/sh", "-c", "exec \"$@\" > /dev/full", "sh"});
-  program.wait_until_signals_are_handled();
-  std::this_thread::sleep_for(std::chrono::seconds(1));  // it trains
+  gate.wait_for();  // it trains
   ::kill(program.id(), SIGINT);
+  program.wait_for_error("stopping");
+  gate.open();
   const Outcome outcome = program.wait();
   INFO(outcome.err);
   CHECK(outcome.code == 128 + SIGINT);
@@ -136,7 +138,7 @@ TEST_CASE("options without effect on the CPU cause one warning") {
   CHECK(ranks.err == "[rank 0] dp_train: warning: --tf32 has no effect on the CPU\n");
 }
 
-TEST_CASE("a run that exceeds the machine's memory is rejected with the batch size that fits") {
+TEST_CASE("a run that exceeds the machine's memory is rejected with the batch size that fits", "[processes]") {
   const TemporaryFolder temp;
   const Outcome outcome = run_dp_train({"--dataset", "synthetic", "--input", "3,64,64", "--images", "1048576",
                                         "--model", "resnet18", "--cpu", "2", "-b", "1048576", "--output-dir", "run"},

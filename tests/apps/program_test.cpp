@@ -112,7 +112,7 @@ TEST_CASE("a bfloat16 reduction is printed in the plan and recorded in config.to
   CHECK_THAT(one.out, Catch::Contains("reduce master (nothing to reduce)"));
 }
 
-TEST_CASE("estimate-memory prints each replica's memory and the largest batch, and writes nothing") {
+TEST_CASE("estimate-memory prints each replica's memory and the largest batch, and writes nothing", "[processes]") {
   const TemporaryFolder temp;
   const Outcome run = run_dp_train({"estimate-memory", "--model", "resnet18", "--cpu", "2", "-b", "8"}, temp.path());
   INFO(run.err);
@@ -193,13 +193,16 @@ TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit 
     const TemporaryFolder temp;
     write_tiny_mnist(temp.path());
     const Outcome whole =
-        run_dp_train(tiny({"--epochs", "60", "--output-dir", "whole", "--quiet", "--save-every", "0"}), temp.path());
+        run_dp_train(tiny({"--epochs", "20", "--output-dir", "whole", "--quiet", "--save-every", "0"}), temp.path());
     REQUIRE(whole.code == 0);
     const std::vector<std::string> arguments =
-        tiny({"--epochs", "60", "--output-dir", "cut", "--save-every", "0", "-p", "1", "--resume", "auto"});
-    Program program(arguments, temp.path());
-    program.wait_for("Epoch: [2]");
+        tiny({"--epochs", "20", "--output-dir", "cut", "--save-every", "0", "-p", "1", "--resume", "auto"});
+    const StallGate gate(temp / "gate");
+    Program program(arguments, temp.path(), {"DP_FAIL=stall:forward:dev0:step12:60000ms", gate.variable()});
+    gate.wait_for();
     ::kill(program.id(), number);
+    program.wait_for_error("stopping");
+    gate.open();
     const Outcome cut = program.wait();
     CHECK(cut.code == 128 + number);
     CHECK(cut.signal == 0);

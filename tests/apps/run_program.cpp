@@ -14,6 +14,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "apps/children.h"
 #include "apps/idx_files.h"
 #include "support/catch.h"
 #include "support/patience.h"
@@ -23,6 +24,8 @@ extern char** environ;
 
 namespace dp::test {
 namespace {
+
+namespace fs = std::filesystem;
 
 // Returns `more` and the variables of this process that are not in `more`. No GPU is visible.
 std::vector<std::string> environment(std::vector<std::string> more) {
@@ -105,23 +108,36 @@ std::string Program::wait_for(const std::string& text) {
   return read_;
 }
 
+std::string Program::error() const { return read_text(err_file_); }
+
 std::string Program::wait_for_error(const std::string& text) const {
   std::string seen;
-  for (int tries = 0; tries < 1000 && seen.find(text) == std::string::npos; ++tries) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  becomes([&] {
     seen = read_text(err_file_);
-  }
+    return seen.find(text) != std::string::npos;
+  });
   return seen;
 }
 
-void Program::wait_until_signals_are_handled() const {
-  const std::string threads = "/proc/" + std::to_string(id_) + "/task";
-  for (int tries = 0; tries < 1000; ++tries) {
+void Program::wait_until_signals_are_handled(int ranks) const {
+  const auto handles = [](pid_t process) {
     std::error_code gone;
-    if (std::distance(std::filesystem::directory_iterator(threads, gone), {}) > 1) return;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+    const fs::directory_iterator threads("/proc/" + std::to_string(process) + "/task", gone);
+    return !gone && std::distance(threads, {}) > 1;
+  };
+  becomes([&] { return handles(id_); });
+  if (ranks > 0)
+    becomes([&] {
+      const std::vector<pid_t> children = children_of(id_);
+      return static_cast<int>(children.size()) == ranks && std::ranges::all_of(children, handles);
+    });
 }
+
+void StallGate::wait_for(int replica) const {
+  CHECK(becomes([&] { return fs::exists(path_ + "." + std::to_string(replica)); }));
+}
+
+void StallGate::open() const { write_text(path_ + ".open", ""); }
 
 bool Program::has_ended() const {
   siginfo_t ended{};

@@ -25,11 +25,13 @@ class Program {
           Group group = Group::of_the_test);
   pid_t id() const { return id_; }
   std::string wait_for(const std::string& text);  // reads stdout until it contains the text or ends; returns it
-  std::string wait_for_error(const std::string& text) const;  // polls stderr for the text, at most 10 s
+  std::string wait_for_error(const std::string& text) const;  // polls stderr for the text, at most kPatience
+  std::string error() const;                                  // what it has written to stderr so far
   void close_output();                                        // like a pager that quits
-  void wait_until_signals_are_handled() const;                // by the signal thread; at most 10 s
-  bool has_ended() const;                                     // does not read its output
-  bool ends_within(double seconds) const;                     // adds kPatience
+  // Until this process, or each of `ranks` processes that it starts, has a thread for signals; at most kPatience.
+  void wait_until_signals_are_handled(int ranks = 0) const;
+  bool has_ended() const;                  // does not read its output
+  bool ends_within(double seconds) const;  // adds kPatience
   Outcome wait();
 
  private:
@@ -40,6 +42,18 @@ class Program {
 };
 
 using Words = std::vector<std::string>;
+
+// Holds a program in a stall of DP_FAIL (DP_FAIL_GATE in docs/reference/failpoints.md).
+class StallGate {
+ public:
+  explicit StallGate(std::string path) : path_(std::move(path)) {}
+  std::string variable() const { return "DP_FAIL_GATE=" + path_; }
+  void wait_for(int replica = 0) const;  // until its stall has begun, at most kPatience
+  void open() const;                     // ends every stall
+
+ private:
+  std::string path_;
+};
 
 inline Words operator+(Words a, const Words& b) {
   a.insert(a.end(), b.begin(), b.end());

@@ -83,6 +83,8 @@ void write_slow_images(const std::string& folder) {
 const Words kSlowImages{"--dataset", "imagefolder",  "--data-path",  ".",  "--model", "resnet18",     "-j",
                         "1",         "--no-shuffle", "--no-augment", "-p", "1",       "--output-dir", "run"};
 
+int ranks_of(const Words& engine) { return engine == kDdp ? 2 : 0; }
+
 }  // namespace
 
 TEST_CASE("signals: subcommands and --print-plan end, even if nobody reads their output") {
@@ -98,7 +100,8 @@ TEST_CASE("signals: subcommands and --print-plan end, even if nobody reads their
     const int number = run % 2 == 0 ? SIGINT : SIGTERM;
     std::vector<Program> programs;
     for (const Words& command : commands) programs.emplace_back(command, temp.path(), Words{}, kFullOutput);
-    for (const Program& program : programs) program.wait_until_signals_are_handled();
+    for (std::size_t i = 0; i < programs.size(); ++i)
+      programs[i].wait_until_signals_are_handled(i + 1 == programs.size() ? 2 : 0);  // the last one has ranks
     wait_for_seconds(1);
     for (const Program& program : programs) ::kill(program.id(), number);
     for (std::size_t i = 0; i < programs.size(); ++i) {
@@ -120,7 +123,7 @@ TEST_CASE("signals: planning ends, with and without --print-plan") {
       for (const Words& what : {Words{"--print-plan"}, Words{"--output-dir", engine.front() + std::to_string(run)}}) {
         INFO(engine.front() << ' ' << what.front() << ", signal " << number);
         Program program(large + engine + what, temp.path());
-        program.wait_until_signals_are_handled();
+        program.wait_until_signals_are_handled(ranks_of(engine));
         interrupt(program, number, ends, "planning " + engine.front() + " " + what.front());
       }
   }
@@ -137,7 +140,7 @@ TEST_CASE("signals: an evaluation ends in the middle of a batch") {
       INFO(engine.front() << ", signal " << number);
       Program program(kTiny + engine + Words{"-e", "--resume", "trained"}, temp.path(),
                       {"DP_FAIL=stall:forward:60000ms"});
-      program.wait_until_signals_are_handled();
+      program.wait_until_signals_are_handled(ranks_of(engine));
       wait_for_seconds(1);
       interrupt(program, number, ends, "evaluation " + engine.front());
     }
@@ -152,7 +155,7 @@ TEST_CASE("signals: a wait for the first batch ends without a checkpoint") {
     const Words& engine = run % 2 == 0 ? kDp : kDdp;
     INFO(engine.front());
     Program program(kSlowImages + engine + Words{"-b", "1024"}, temp.path());
-    program.wait_until_signals_are_handled();
+    program.wait_until_signals_are_handled(ranks_of(engine));
     wait_for_seconds(2.5);
     interrupt(program, run % 2 == 0 ? SIGINT : SIGTERM, ends, "first batch " + engine.front());
     CHECK_FALSE(has_checkpoint(temp));
@@ -183,18 +186,20 @@ TEST_CASE("signals: a wait for data in the middle of a run ends with a checkpoin
 TEST_CASE("signals: a training step is finished, and the resumed run reaches the same bits") {
   for (const Words& engine : {kDp, kDdp})
     for (const char* stall :
-         {"stall:backward:dev0:step2:1500ms", "stall:forward:dev0:step4:1500ms"}) {  // step 4 is an evaluation
+         {"stall:backward:dev0:step2:60000ms", "stall:forward:dev0:step4:60000ms"}) {  // step 4 is an evaluation
       INFO(engine.front() << ' ' << stall);
       const TemporaryFolder temp;
       write_tiny_mnist(temp.path());
       const Words arguments = kTiny + engine + Words{"--epochs", "3", "-p", "1"};
       REQUIRE(run_dp_train(arguments + Words{"--output-dir", "whole"}, temp.path()).code == 0);
       const Words cut = arguments + Words{"--output-dir", "run", "--save-every", "0", "--resume", "auto"};
-      Program program(cut, temp.path(), {std::string("DP_FAIL=") + stall});
+      const StallGate gate(temp / "gate");
+      Program program(cut, temp.path(), {std::string("DP_FAIL=") + stall, gate.variable()});
       const bool evaluating = std::string(stall).find("step4") != std::string::npos;
-      program.wait_for(evaluating ? "[3/4]" : "[1/4]");
-      wait_for_seconds(0.7);  // during the stall
+      gate.wait_for();
       ::kill(program.id(), SIGTERM);
+      program.wait_for_error("stopping after a checkpoint is written");
+      gate.open();
       const Outcome outcome = program.wait();
       INFO(outcome.err);
       CHECK(outcome.code == 128 + SIGTERM);
@@ -217,15 +222,21 @@ TEST_CASE("signals: a second signal ends the program at once if it is another on
       INFO(engine.front() << (another ? ": another" : ": later"));
       const TemporaryFolder temp;
       write_tiny_mnist(temp.path());
+      const StallGate gate(temp / "gate");
       Program program(kTiny + engine + Words{"--output-dir", "run", "-p", "1"}, temp.path(),
-                      {"DP_FAIL=stall:forward:dev0:step2:60000ms"});
-      program.wait_for("[1/4]");
-      wait_for_seconds(0.5);  // during the stalled step
+                      {"DP_FAIL=stall:forward:dev0:step2:60000ms", gate.variable()});
+      gate.wait_for();
       ::kill(program.id(), SIGTERM);
       CHECK(program.wait_for_error("a second signal exits at once").find("stopping") != std::string::npos);
-      wait_for_seconds(another ? 0 : 1.5);
       const int second = another ? SIGINT : SIGTERM;
-      ::kill(program.id(), second);
+      if (another) ::kill(program.id(), second);
+      // An equal signal counts as a second one a second later, by a clock that runs while the program does.
+      if (!another)
+        becomes([&] {
+          wait_for_seconds(0.5);
+          ::kill(program.id(), second);
+          return program.has_ended();
+        });
       CHECK(program.ends_within(0.5));
       const Outcome outcome = program.wait();
       CHECK(outcome.code == 128 + second);

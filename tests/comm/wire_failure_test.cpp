@@ -86,14 +86,14 @@ TEST_CASE("wire: an abort ends every rank that waits for a missing one, and thei
       const auto comm = group.join(rank);
       std::vector<float> data(2000000, 1);  // destroyed before the handle
       const auto stream = group.contexts[me]->make_stream();
-      comm->all_reduce(data.data(), 2000, DType::f32, *stream);
-      stream->synchronize();
-      if (rank == size - 1) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
-        throw std::runtime_error("planted");
-      }
-      comm->all_reduce(data.data(), 2000000, DType::f32, *stream);
       try {
+        comm->all_reduce(data.data(), 2000, DType::f32, *stream);
+        stream->synchronize();
+        if (rank == size - 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(30));  // a rank that has not come by then gets it later
+          throw std::runtime_error("planted");
+        }
+        comm->all_reduce(data.data(), 2000000, DType::f32, *stream);
         stream->synchronize();
       } catch (const Aborted&) {
         ++aborted;

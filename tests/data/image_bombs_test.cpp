@@ -106,7 +106,7 @@ double cpu_seconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Decodes the image within 0.25 s of CPU time. Returns the error text, or an empty string.
+// Decodes the image within 2 s of CPU time. Returns the error text, or an empty string.
 std::string quickly(const Bytes& bytes, Bytes* pixels = nullptr) {
   dp::RgbImage image;
   std::string refusal;
@@ -118,7 +118,7 @@ std::string quickly(const Bytes& bytes, Bytes* pixels = nullptr) {
     CHECK(error.code() == dp::ErrorCode::data);
     refusal = error.what();
   }
-  CHECK(cpu_seconds() - begin < 0.25);
+  CHECK(cpu_seconds() - begin < 2);
   return refusal;
 }
 

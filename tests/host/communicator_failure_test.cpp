@@ -96,13 +96,13 @@ TEST_CASE("an abort ends every rank that waits for a missing one") {
       const auto me = static_cast<std::size_t>(rank);
       const auto stream = group.contexts[me]->make_stream();
       float* const data = memory[me].data();  // outlives the ranks' threads
-      handles[me]->all_reduce(data, 2000, DType::f32, *stream);
-      if (rank == size - 1) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(30));
-        throw std::runtime_error("planted");
-      }
-      handles[me]->reduce(data, 2000, DType::f32, 0, *stream);
       try {
+        handles[me]->all_reduce(data, 2000, DType::f32, *stream);
+        if (rank == size - 1) {
+          std::this_thread::sleep_for(std::chrono::milliseconds(30));  // a rank that has not come by then gets it later
+          throw std::runtime_error("planted");
+        }
+        handles[me]->reduce(data, 2000, DType::f32, 0, *stream);
         stream->synchronize();
       } catch (const Aborted&) {
         ++aborted;

@@ -36,7 +36,7 @@ double seconds_of(HostOp& update, std::uint32_t nesterov) {
 }  // namespace
 
 // GCC once vectorised only the loop with Nesterov momentum: the other one took three times as long.
-TEST_CASE("an update with plain momentum is as fast as one with Nesterov momentum") {
+TEST_CASE("an update with plain momentum is as fast as one with Nesterov momentum", "[speed]") {
   if (dp::test::kSanitized) DP_SKIP("the sanitizers' own code takes most of the time of the loops");
   const auto update = make(OptimizerUpdate{kCount}, CpuOpOptions{.threads = 1});
   const double plain = seconds_of(*update, 0), nesterov = seconds_of(*update, 1);

@@ -51,12 +51,12 @@ void wait_for_abort(const Scene& scene) {
 }
 void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-// The stall of 7.5 s ends halfway between the verdict at 6 s and the end of the process at 9 s, to allow for a loaded
-// machine.
+// The stall ends between the verdict after 2 s and the end of the process a minute later.
 void check_stall(int replicas) {
   const int last = replicas - 1;
-  FailEnvironment fail("stall:backward:dev" + std::to_string(last) + ":step1:7500ms");
-  DataParallel net(small_convnet(), watched(replicas, 6));
+  FailEnvironment fail("stall:backward:dev" + std::to_string(last) + ":step1:5000ms");
+  const PatientWatchdog patient;
+  DataParallel net(small_convnet(), watched(replicas, 2));
   std::string text;
   ErrorCode code{};
   try {
@@ -67,7 +67,7 @@ void check_stall(int replicas) {
   }
   CHECK(code == ErrorCode::timeout);
   const std::string name = "replica " + std::to_string(last) + " (cpu)";
-  CHECK_THAT(text, Catch::StartsWith(name + " made no progress for 6 s: "));
+  CHECK_THAT(text, Catch::StartsWith(name + " made no progress for 2 s: "));
   CHECK_THAT(text, Catch::Contains(name + " is stalled in backward of step 1, last layer 'loss'"));
   if (replicas == 2)
     CHECK_THAT(text,
@@ -99,7 +99,7 @@ TEST_CASE("a stalled single replica is named with its last operation") { check_s
 TEST_CASE("a stalled replica of two is named with the last operation of both") { check_stall(2); }
 
 TEST_CASE("a slow replica is not a stalled one") {
-  FailEnvironment fail("stall:forward:dev1:1200ms,stall:reduce:dev0:1200ms,stall:update:1200ms");
+  FailEnvironment fail("stall:forward:dev1:600ms,stall:reduce:dev0:600ms,stall:update:600ms");
   DataParallelOptions options = watched(2, 3);
   options.bucket_bytes = 3000;
   DataParallel net(small_convnet(), options);
@@ -115,7 +115,7 @@ TEST_CASE("nothing is watched between calls, and a watchdog leaves no thread") {
     sleep_ms(2000);
     CHECK_NOTHROW(train(net, 1));
   }
-  CHECK(thread_count() == before);
+  CHECK(becomes([&] { return thread_count() == before; }));  // a joined thread may be listed a little longer
   DataParallel net(small_convnet(), watched(1, 0));
   CHECK(thread_count() == before);
 }

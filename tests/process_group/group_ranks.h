@@ -1,6 +1,9 @@
 // The ranks of a process group as threads of the test: each joins, runs its work and leaves.
 #pragma once
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <exception>
@@ -30,6 +33,14 @@ struct RankFailure {
 struct GroupAddress {
   FileHandle listener = process_group::listen_on("127.0.0.1", 0);
   int port = process_group::port_of(listener);
+
+  // Connections that rank 0 has not accepted yet.
+  unsigned queued() const {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    REQUIRE(::getsockopt(listener.get(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0);
+    return info.tcpi_unacked;
+  }
 
   ProcessGroupOptions options(int rank, int size, double timeout = 30) {
     ProcessGroupOptions o;

@@ -111,6 +111,7 @@ TEST_CASE("process group: the ranks that joined name a missing rank after the ti
   const auto begin = std::chrono::steady_clock::now();
   std::string first, third;
   std::thread other([&] { third = refusal(address.options(2, 4, 1.0)); });
+  CHECK(becomes([&] { return address.queued() >= 1; }));
   first = refusal(address.options(0, 4, 1.0));
   other.join();
   CHECK(in_time(begin, 2));
@@ -126,7 +127,7 @@ TEST_CASE("process group: ranks that join after another rank has ended get an er
   GroupAddress address;
   greeting(address, 2, 3);
   auto late = std::async(std::launch::async, [&] { return refusal(address.options(1, 3)); });
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));  // rank 1 has connected before rank 0 fails and ends
+  CHECK(becomes([&] { return address.queued() >= 2; }));  // rank 1 has connected before rank 0 fails and ends
   const std::string first = refusal(address.options(0, 3));
   const std::string why = "could not join: rank 2 failed: its process ended without an error message (was it killed?)";
   CHECK(first == "rank 0 of 3 " + why);
@@ -169,14 +170,16 @@ TEST_CASE("process group: ranks whose processes do not answer are known to the o
   for (std::thread& thread : joining) thread.join();
   const auto begin = std::chrono::steady_clock::now();
   std::vector<int> first, last;
-  std::thread asking([&] { first = ranks[0]->state().silent_ranks(); });
-  last = ranks[2]->state().silent_ranks();
-  asking.join();
+  // A rank has half a second to answer. On a loaded machine another one may be late, too.
+  do {
+    std::thread asking([&] { first = ranks[0]->state().silent_ranks(); });
+    last = ranks[2]->state().silent_ranks();
+    asking.join();
+  } while ((first != std::vector{2} || last != std::vector{2}) && in_time(begin, 0));
   CHECK(first == std::vector{2});
   CHECK(last == std::vector{2});
-  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));  // well before the timeout
   mute.send({process_group::Kind::here, 1});  // too late for that call; the next call ignores it
-  CHECK(ranks[1]->state().silent_ranks() == std::vector{2});
+  CHECK(becomes([&] { return ranks[1]->state().silent_ranks() == std::vector{2}; }));
   mute.send({process_group::Kind::bye});
   while (!ranks.empty()) ranks.pop_back();  // rank 0's destructor waits for the other ranks
 }
@@ -246,7 +249,7 @@ TEST_CASE("process group: ranks that wait for a busy one are notified once per t
     while (const auto message = second.next(4096)) busy_messages += message->kind == process_group::Kind::busy;
   }
   CHECK(busy_messages >= 1);
-  CHECK(busy_messages <= 4);
+  CHECK(busy_messages <= 1 + std::chrono::duration<double>(process_group::Clock::now() - begin).count());
   first->exchange("");
   second.send({process_group::Kind::bye});
 }

@@ -55,8 +55,8 @@ TEST_CASE("a rank killed at twenty random moments ends all ranks, and the other 
     const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     INFO(outcome.err);
     CHECK((outcome.code == 137 || outcome.signal == SIGKILL));
-    CHECK(seconds < 5);
-    CHECK(all_gone(folder.path() + "/run", 2));
+    CHECK(seconds < 5 + kPatience.count());
+    CHECK(all_gone(folder.path() + "/run"));
     if (std::filesystem::exists(last))
       CHECK(dp::load_checkpoint(last).state.step >= dp_step);  // readable, no step lost
   }

@@ -15,6 +15,7 @@
 #include "apps/run_program.h"
 #include "support/catch.h"
 #include "support/free_port.h"
+#include "support/patience.h"
 
 namespace dp::test {
 
@@ -85,13 +86,8 @@ inline std::vector<pid_t> processes_with(const std::string& text) {
 }
 
 // Whether no such process is left within `seconds`.
-inline bool all_gone(const std::string& text, double seconds) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  while (!processes_with(text).empty()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  }
-  return true;
+inline bool all_gone(const std::string& text) {
+  return becomes([&] { return processes_with(text).empty(); });
 }
 
 }  // namespace dp::test

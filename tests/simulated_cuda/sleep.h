@@ -8,14 +8,7 @@
 #include <cstdint>
 #include <thread>
 
-#include "support/sanitized.h"
-
 namespace dp::simt {
-
-// Times that the tuner must tell apart: a correct library engine, which sanitizers on a busy host slow down to more
-// than 20 ms, a slow op of our own, and a slow engine. The engine's time does not
-// depend on kSanitized, because the stand-ins are compiled without the thread sanitizer.
-inline constexpr std::chrono::milliseconds kSlowOp{test::kSanitized ? 200 : 20}, kSlowEngine{400};
 
 // Enqueues a host function that sleeps for at least `milliseconds`.
 inline void sleep_in(cudaStream_t stream, int milliseconds) {

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <chrono>
+#include <thread>
+
+#include "engine/base/test_modes.h"
 
 namespace dp::test {
 
@@ -13,5 +16,25 @@ inline constexpr std::chrono::seconds kPatience{20};
 inline bool in_time(std::chrono::steady_clock::time_point since, double seconds) {
   return std::chrono::steady_clock::now() - since < std::chrono::duration<double>(seconds) + kPatience;
 }
+
+// Waits until a condition holds, at most kPatience. Returns whether it holds.
+template <typename Condition>
+bool becomes(const Condition& condition) {
+  const auto begin = std::chrono::steady_clock::now();
+  while (!condition()) {
+    if (!in_time(begin, 0)) return condition();
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
+}
+
+// While it exists, a call may take another minute to end after the watchdog has reported it, before the watchdog ends
+// the process.
+struct PatientWatchdog {
+  PatientWatchdog() { engine::test_modes().watchdog_end = 60; }
+  ~PatientWatchdog() { engine::test_modes().watchdog_end.reset(); }
+  PatientWatchdog(const PatientWatchdog&) = delete;
+  PatientWatchdog& operator=(const PatientWatchdog&) = delete;
+};
 
 }  // namespace dp::test

@@ -33,6 +33,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr int kStartPatienceMs = 20'000;  // at least, until the first line: the program may start slowly
+
 // Limit between two lines of output. The first context can take seconds on a large machine.
 int patience_ms() {
   const char* const seconds = std::getenv("DP_PEER_PROBE_SECONDS");
@@ -67,6 +69,7 @@ class Probe {
   pid_t child_ = 0;
   int out_ = -1;
   std::string heard_;
+  bool started_ = false;  // it has printed something
 };
 
 Probe::Probe(const std::string& program, const std::vector<DevicePair>& pairs) {
@@ -106,7 +109,8 @@ Probe::Heard Probe::hear(std::string& line) {
     }
     pollfd ready{out_, POLLIN, 0};
     int events;
-    while ((events = poll(&ready, 1, patience_ms())) < 0 && errno == EINTR) {
+    while ((events = poll(&ready, 1, started_ ? patience_ms() : std::max(patience_ms(), kStartPatienceMs))) < 0 &&
+           errno == EINTR) {
     }
     if (events == 0) return Heard::nothing;
     char text[256];
@@ -114,6 +118,7 @@ Probe::Heard Probe::hear(std::string& line) {
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) return Heard::end;
     heard_.append(text, static_cast<std::size_t>(count));
+    started_ = true;
   }
 }
 

@@ -62,9 +62,13 @@ TEST_CASE("a newcomer's hour: every command works from what the one before has p
                      "1"};
   succeeds(twelve + Words{"--output-dir", "whole"});
 
-  Program program(twelve + Words{"--output-dir", "mine"}, temp.path(), {"DP_FAIL=stall:forward:dev0:step6:300ms"});
-  program.wait_for("Epoch: [1]");
+  const StallGate gate(temp / "gate");
+  Program program(twelve + Words{"--output-dir", "mine"}, temp.path(),
+                  {"DP_FAIL=stall:forward:dev0:step6:60000ms", gate.variable()});
+  gate.wait_for();
   ::kill(program.id(), SIGINT);
+  program.wait_for_error("stopping");
+  gate.open();
   const Outcome interrupted = program.wait();
   CHECK(interrupted.code == 130);
   CHECK_THAT(interrupted.out, Catch::Contains("continue with --resume mine --cpu 1\n"));

@@ -45,7 +45,7 @@ std::string weights_of(const TemporaryFolder& temp, const std::string& run) {
 
 }  // namespace
 
-TEST_CASE("a run with a pipeline goes on with other replicas and stages, to the same bits") {
+TEST_CASE("a run with a pipeline goes on with other replicas and stages, to the same bits", "[processes]") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   REQUIRE(run_dp_train(words("whole", 1, 1), temp.path()).code == 0);
@@ -62,16 +62,19 @@ TEST_CASE("a run with a pipeline goes on with other replicas and stages, to the 
   CHECK(weights_of(temp, "parts") == weights_of(temp, "whole"));
 }
 
-TEST_CASE("SIGINT while a stage warms up, works steadily or cools down saves the finished step") {
+TEST_CASE("SIGINT while a stage warms up, works steadily or cools down saves the finished step", "[processes]") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   REQUIRE(run_dp_train(words("whole", 2, 2), temp.path()).code == 0);
   for (const char* place : {"forward:stage1:micro0", "backward:stage0:micro1", "backward:stage0:micro3"}) {
     const std::string run = std::string(place).substr(0, 8) + place[std::string(place).size() - 1];
+    const StallGate gate(temp / (run + "-gate"));
     Program program(words(run, 2, 2) + Words{"-p", "1"}, temp.path(),
-                    {"DP_FAIL=stall:" + std::string(place) + ":step2:1000ms"});
-    program.wait_for("[1/");  // step 2 follows
+                    {"DP_FAIL=stall:" + std::string(place) + ":step2:60000ms", gate.variable()});
+    gate.wait_for();
     ::kill(program.id(), SIGINT);
+    program.wait_for_error("stopping");
+    gate.open();
     const Outcome outcome = program.wait();
     INFO(place << "\n" << outcome.out << outcome.err);
     CHECK(outcome.code == 130);

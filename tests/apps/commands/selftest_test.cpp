@@ -35,7 +35,8 @@ TEST_CASE("selftest prints one line with a figure for each check and removes its
   CHECK(fs::is_empty(temp / "scratch"));
 }
 
-TEST_CASE("selftest fails with an I/O error if it cannot create temporary files, after it has printed the devices") {
+TEST_CASE("selftest fails with an I/O error if it cannot create temporary files, after it has printed the devices",
+          "[processes]") {
   const TemporaryFolder temp;
   const Outcome outcome = Program({"selftest"}, temp.path(), {"TMPDIR=" + (temp / "none")}).wait();
   INFO(outcome.out << outcome.err);
@@ -60,11 +61,14 @@ TEST_CASE("selftest counts the checks that failed") {
   CHECK(lines.back() == "selftest: " + std::to_string(failed) + " of 5 checks failed");
 }
 
-TEST_CASE("after a signal selftest ends without a result") {
+TEST_CASE("after a signal selftest ends without a result", "[processes]") {
   const TemporaryFolder temp;
-  Program program(kSelftest, temp.path(), {"DP_FAIL=stall:forward:dev0:step4:700ms"});
-  program.wait_for("ok      the network learns");
+  const StallGate gate(temp / "gate");
+  Program program(kSelftest, temp.path(), {"DP_FAIL=stall:forward:dev0:step4:60000ms", gate.variable()});
+  gate.wait_for();
   ::kill(program.id(), SIGTERM);
+  program.wait_for_error("stopping");
+  gate.open();
   const Outcome outcome = program.wait();
   INFO(outcome.out << outcome.err);
   CHECK(outcome.code == 128 + SIGTERM);

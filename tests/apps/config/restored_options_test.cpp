@@ -96,9 +96,13 @@ TEST_CASE("an interrupted run with twelve options goes on bit for bit with --res
   Place place;
   const Words words = kBase + Words{"--epochs", "4", "-p", "1"} + kTwelve;
   REQUIRE(place.run(words + Words{"--output-dir", "whole"}).code == 0);
-  Program program(words + Words{"--output-dir", "part"}, place.path(""), {"DP_FAIL=stall:forward:dev0:step6:300ms"});
-  program.wait_for("Epoch: [1]");
+  const StallGate gate(place.path("gate"));
+  Program program(words + Words{"--output-dir", "part"}, place.path(""),
+                  {"DP_FAIL=stall:forward:dev0:step6:60000ms", gate.variable()});
+  gate.wait_for();
   ::kill(program.id(), SIGINT);
+  program.wait_for_error("stopping");
+  gate.open();
   const Outcome interrupted = program.wait();
   CHECK(interrupted.code == 130);
   CHECK_THAT(interrupted.out, Catch::Contains("--resume part"));

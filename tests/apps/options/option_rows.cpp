@@ -292,7 +292,7 @@ std::vector<AloneRow> alone_rows() {
        tiny + Words{"--timeout", "1", "--output-dir", "@/stalled"},
        6,
        {"replica 1"},
-       {"DP_FAIL=stall:forward:dev1:step1:2500ms"}},
+       {"DP_FAIL=stall:forward:dev1:step1:60000ms"}},
       {"--local-rank", tiny + Words{"--local-rank", "0", "--dry-run"}, 0, {"Acc@1"}},
       {"--evaluate",
        {"-e", "--init", "@/seven/checkpoints/last/model.safetensors", "--dataset", "mnist", "--data-path", "@/digits",

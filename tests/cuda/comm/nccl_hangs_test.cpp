@@ -8,6 +8,7 @@
 #include "cuda/engine/narrow_nets.h"
 #include "process_group/group_ranks.h"
 #include "simulated_cuda/nccl/nccl_state.h"
+#include "support/patience.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -20,10 +21,10 @@ namespace {
 
 enum class Hang { initialisation, first_collectives };
 
-// The watchdog reports the stall after 6 to 6.4 s and ends the process 3 s later. The stall ends between the two, with
-// a margin for a busy machine.
-constexpr double kTimeout = 6;
-constexpr std::chrono::milliseconds kStall{7500};
+// The watchdog reports the stall after 2 s and would end the process a minute later. The stall ends between the two,
+// with a margin for a busy machine.
+constexpr double kTimeout = 2;
+constexpr std::chrono::seconds kStall{6};
 
 // NCCL with a rank on cuda:1 that hangs.
 class HangingNccl {
@@ -50,34 +51,36 @@ class HangingNccl {
   inline static std::atomic<bool> stalled{false};
 };
 
-DataParallelOptions watched(int gpus, double seconds) {
+DataParallelOptions watched(int gpus) {
   DataParallelOptions options = with_nccl(gpus, Reduce::all_reduce);
   options.graphs = Graphs::never;
-  options.timeout_seconds = seconds;
+  options.timeout_seconds = kTimeout;
   return options;
 }
 
-std::string expected(double seconds) { return " for " + std::to_string(static_cast<int>(seconds)) + " s: "; }
+const std::string kExpected = " for 2 s: ";
 
-void check_one_process(Hang hang, double seconds) {
+void check_one_process(Hang hang) {
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl(std::chrono::seconds(60));
   const HangingNccl hanging(hang);
+  const PatientWatchdog patient;
   try {
-    const DataParallel net(narrow_convnet(), watched(2, seconds));
+    const DataParallel net(narrow_convnet(), watched(2));
     FAIL("nothing was thrown");
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::timeout);
-    CHECK_THAT(error.what(), Catch::Contains(expected(seconds)));
+    CHECK_THAT(error.what(), Catch::Contains(kExpected));
   }
 }
 
-void check_ranks(Hang hang, double seconds) {
+void check_ranks(Hang hang) {
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl(std::chrono::seconds(60));
   const HangingNccl hanging(hang);
+  const PatientWatchdog patient;
   const std::vector<RankFailure> failures = on_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
-    DataParallelOptions options = watched(1, seconds);
+    DataParallelOptions options = watched(1);
     options.devices = gpus({group->rank()});
     options.process_group = group;
     const DataParallel net(narrow_convnet(), options);
@@ -86,24 +89,24 @@ void check_ranks(Hang hang, double seconds) {
     INFO(failure.text);
     CHECK(failure.failed);
     CHECK(failure.code == ErrorCode::timeout);
-    CHECK_THAT(failure.text, Catch::Contains(expected(seconds)));
+    CHECK_THAT(failure.text, Catch::Contains(kExpected));
   }
 }
 
 }  // namespace
 
 TEST_CASE("nccl: a hang in the first collectives ends by the timeout, in one process") {
-  check_one_process(Hang::first_collectives, 2);
+  check_one_process(Hang::first_collectives);
 }
 
 TEST_CASE("nccl: a hang in the first collectives ends by the timeout, with one process per GPU") {
-  check_ranks(Hang::first_collectives, 2);
+  check_ranks(Hang::first_collectives);
 }
 
 TEST_CASE("nccl: a hang in the initialisation ends by the timeout, in one process") {
-  check_one_process(Hang::initialisation, kTimeout);
+  check_one_process(Hang::initialisation);
 }
 
 TEST_CASE("nccl: a hang in the initialisation ends by the timeout, with one process per GPU") {
-  check_ranks(Hang::initialisation, kTimeout);
+  check_ranks(Hang::initialisation);
 }

@@ -26,7 +26,7 @@ void check_machine(const std::vector<int>& devices) {
 
 }  // namespace
 
-TEST_CASE("p2p: every collective gives the bits of the fixed tree on 1 to 8 GPUs") {
+TEST_CASE("p2p: every collective gives the bits of the fixed tree on 1 to 8 GPUs", "[matrix]") {
   for (const int size : {1, 2, 3, 4, 8}) {
     SimulatedGpus machine(size);
     std::vector<int> devices;

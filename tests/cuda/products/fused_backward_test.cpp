@@ -242,7 +242,7 @@ void check_weights(const Layer& l, MmaTileKind tile, const std::vector<int>& spl
 
 }  // namespace
 
-TEST_CASE("fused backward: data gradients agree with the unfused ops for every tile in bf16 and f16") {
+TEST_CASE("fused backward: data gradients agree with the unfused ops for every tile in bf16 and f16", "[matrix]") {
   const FreshSimulation fresh;
   for (const MmaTileKind tile : kMmaTileKinds) {
     check_data(layer(DType::bf16, 3, 72, 24, 5, 7, {3, 1, 1}), tile, kAllModes, Turns(1));
@@ -258,14 +258,14 @@ TEST_CASE("fused backward: data gradients with stride 2 agree with the unfused o
   check_data(layer(DType::f16, 3, 16, 8, 1, 9, {3, 2, 1}), MmaTileKind::middle, {{true, true, true}}, Turns(2));
 }
 
-TEST_CASE("fused backward: data gradients with resident cells agree with the unfused ops") {
+TEST_CASE("fused backward: data gradients with resident cells agree with the unfused ops", "[matrix]") {
   const FreshSimulation fresh;
   check_data(layer(DType::bf16, 3, 64, 64, 9, 11, {3, 1, 1}), MmaTileKind::resident, kAllModes, Turns(2));
   check_data(layer(DType::f16, 13, 72, 64, 7, 7, {3, 1, 1}), MmaTileKind::resident, {{true, true, true}}, Turns(3));
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused backward: data gradients by wgmma with cells from registers agree with the unfused ops") {
+TEST_CASE("fused backward: data gradients by wgmma with cells from registers agree with the unfused ops", "[matrix]") {
   const FreshSimulation fresh;
   check_data(layer(DType::bf16, 3, 72, 64, 9, 11, {3, 1, 1}), MmaTileKind::wgmma_wide, kAllModes, Turns(2));
   check_data(layer(DType::f16, 20, 136, 128, 4, 4, {3, 1, 1}), MmaTileKind::wgmma_wide, {{true, true, true}}, Turns(3));
@@ -274,7 +274,7 @@ TEST_CASE("fused backward: data gradients by wgmma with cells from registers agr
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused backward: sums over more tiles than one block adds are correct") {
+TEST_CASE("fused backward: sums over more tiles than one block adds are correct", "[matrix]") {
   const FreshSimulation fresh;
   check_data(layer(DType::bf16, 8, 8, 8, 33, 33, {1, 1, 0}), MmaTileKind::small, {{true, true, true}}, Turns(2));
   check_data(layer(DType::f16, 8, 72, 8, 33, 33, {1, 1, 0}), MmaTileKind::small, {{true, true, true}}, Turns(2));
@@ -328,6 +328,8 @@ TEST_CASE("fused backward: bits do not depend on the order of threads or the for
   const Layer stays = layer(DType::f16, 2, 64, 64, 14, 11, {3, 1, 1});
   check_data(stays, MmaTileKind::resident, {{true, true, true}}, all);
   check_weights(stays, MmaTileKind::resident, {1}, all);
+  for (const MmaTileKind tile : {MmaTileKind::wgmma_narrow, MmaTileKind::wgmma_wide})
+    check_data(layer(DType::bf16, 2, 72, 64, 5, 7, {3, 1, 1}), tile, {{true, true, true}}, Turns(2));
   CHECK(take_reports().empty());
 }
 

@@ -194,7 +194,8 @@ const std::vector<MmaTileKind> kTiles(std::begin(kMmaTileKinds), std::end(kMmaTi
 
 }  // namespace
 
-TEST_CASE("fused forward: odd shapes, strides and windows agree with the unfused ops for every tile in bf16 and f16") {
+TEST_CASE("fused forward: odd shapes, strides and windows agree with the unfused ops for every tile in bf16 and f16",
+          "[matrix]") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 3, 24, 72, 11, 9, {3, 1, 1}), kAll, kTiles);
   check(layer(DType::f16, 5, 72, 8, 15, 13, {1, 2, 0}), kAll, kTiles);
@@ -207,10 +208,13 @@ TEST_CASE("fused forward: odd shapes, strides and windows agree with the unfused
 TEST_CASE("fused forward: bits do not depend on the order of threads or the form of cp.async") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 2, 40, 24, 9, 8, {3, 1, 1}), {Fused::both}, kTiles, schedules());
+  check(layer(DType::bf16, 2, 64, 72, 9, 8, {3, 1, 1}), {Fused::both},
+        {MmaTileKind::resident, MmaTileKind::wgmma_narrow, MmaTileKind::wgmma_wide},
+        {kFirst, {ThreadOrder::random, AsyncCopy::random, 2}});
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused forward: resident cells agree with the unfused ops for any number of blocks") {
+TEST_CASE("fused forward: resident cells agree with the unfused ops for any number of blocks", "[matrix]") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 7, 64, 64, 9, 11, {3, 1, 1}), {Fused::both}, {MmaTileKind::resident}, schedules());
   check(layer(DType::f16, 1, 64, 24, 5, 7, {3, 1, 1}), kAll, {MmaTileKind::resident});
@@ -218,7 +222,8 @@ TEST_CASE("fused forward: resident cells agree with the unfused ops for any numb
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused forward: wgmma with cells from registers agrees with the unfused ops for any number of blocks") {
+TEST_CASE("fused forward: wgmma with cells from registers agrees with the unfused ops for any number of blocks",
+          "[matrix]") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 7, 64, 64, 9, 11, {3, 1, 1}), {Fused::both}, {MmaTileKind::wgmma_narrow}, schedules());
   check(layer(DType::f16, 3, 64, 136, 9, 11, {3, 1, 1}), kAll, {MmaTileKind::wgmma_wide});
@@ -226,7 +231,7 @@ TEST_CASE("fused forward: wgmma with cells from registers agrees with the unfuse
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("fused forward: moments of many parts are merged in groups") {
+TEST_CASE("fused forward: moments of many parts are merged in groups", "[matrix]") {
   const FreshSimulation fresh;
   check(layer(DType::bf16, 5, 8, 8, 67, 64, {1, 1, 0}), {Fused::moments}, {MmaTileKind::small});
   // Two columns of channels, the second one partly filled; another block order.

@@ -249,10 +249,11 @@ TEST_CASE("mma: bits do not depend on the order of threads or the form of cp.asy
   const Turns all(schedules().size());
   for (const MmaTileKind tile : kMmaTileKinds) check(layer(DType::bf16, 1, 64, 24, 9, 8, {3, 1, 1}), {tile}, {2}, all);
   check(layer(DType::f16, 1, 24, 64, 6, 11, {3, 2, 0}), {MmaTileKind::small}, {1}, all);
+  check(layer(DType::bf16, 2, 64, 64, 5, 7, {3, 1, 1}), kAllTiles, {2}, Turns(2));
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: 64 channels at 32x32 with bias and ReLU agree with plain loops in any order of threads") {
+TEST_CASE("mma: 64 channels at 32x32 with bias and ReLU agree with plain loops in any order of threads", "[matrix]") {
   const FreshSimulation fresh;
   Layer l = layer(DType::bf16, 1, 64, 64, 32, 32, {3, 1, 1});
   l.bias = l.relu = true;
@@ -261,7 +262,7 @@ TEST_CASE("mma: 64 channels at 32x32 with bias and ReLU agree with plain loops i
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: cells resident in shared memory agree with plain loops in any order of threads") {
+TEST_CASE("mma: cells resident in shared memory agree with plain loops in any order of threads", "[matrix]") {
   const FreshSimulation fresh;
   const Turns all(schedules().size());
   check(layer(DType::bf16, 3, 64, 64, 9, 11, {3, 1, 1}), {MmaTileKind::resident}, {2}, all);
@@ -272,7 +273,7 @@ TEST_CASE("mma: cells resident in shared memory agree with plain loops in any or
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: wgmma kernels agree with plain loops in any order of threads") {
+TEST_CASE("mma: wgmma kernels agree with plain loops in any order of threads", "[matrix]") {
   const FreshSimulation fresh;
   const Turns all(schedules().size());
   check(layer(DType::bf16, 3, 64, 64, 9, 11, {3, 1, 1}), {MmaTileKind::warpgroup}, {2}, all);
@@ -287,7 +288,7 @@ TEST_CASE("mma: wgmma kernels agree with plain loops in any order of threads") {
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("mma: wgmma with cells from registers agrees with plain loops in any order of threads") {
+TEST_CASE("mma: wgmma with cells from registers agrees with plain loops in any order of threads", "[matrix]") {
   const FreshSimulation fresh;
   const Turns all(schedules().size());
   check(layer(DType::bf16, 3, 128, 72, 9, 11, {3, 1, 1}), {MmaTileKind::wgmma_wide}, {}, all);

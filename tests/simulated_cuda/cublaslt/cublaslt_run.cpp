@@ -2,12 +2,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <thread>
 
 #include "simulated_cuda/cublaslt/cublaslt_state.h"
 #include "simulated_cuda/runtime/devices.h"
 #include "simulated_cuda/runtime/quiet_lock.h"
-#include "simulated_cuda/sleep.h"
 
 namespace dp::simt {
 namespace {
@@ -66,7 +64,6 @@ std::vector<TouchedMemory> touched_by(const CublasLtLaunch& launch) {
 
 void run_cublaslt(const ForeignWork& work, int device, std::uint32_t operation) {
   const CublasLtLaunch& launch = *static_cast<const CublasLtLaunch*>(work.data);
-  if (launch.algorithm == CublasLtAlgorithm::slow) std::this_thread::sleep_for(kSlowEngine);
   {
     const QuietAccesses quiet;
     const OpenMemory open(1u << device);

@@ -13,7 +13,7 @@ namespace dp::simt {
 enum class CublasLtAlgorithm : std::int32_t {
   plain,
   needs_workspace,  // needs a small workspace and overwrites all of it
-  slow,             // takes kSlowEngine longer
+  slow,             // only by its name: tests invent its time
   wrong,            // results are 2 % wrong
   splits,           // split-K with an in-place reduction
   fails,            // execution fails

@@ -3,13 +3,11 @@
 #include <cmath>
 #include <cstring>
 #include <list>
-#include <thread>
 
 #include "simulated_cuda/cudnn/cudnn_state.h"
 #include "simulated_cuda/low_elements.h"
 #include "simulated_cuda/runtime/devices.h"
 #include "simulated_cuda/runtime/quiet_lock.h"
-#include "simulated_cuda/sleep.h"
 
 namespace dp::simt {
 namespace {
@@ -195,7 +193,6 @@ std::vector<TouchedMemory> touched_by(const CudnnLaunch& launch) {
 
 void run_cudnn(const ForeignWork& work, int device, std::uint32_t operation) {
   const CudnnLaunch& launch = *static_cast<const CudnnLaunch*>(work.data);
-  if (launch.engine == CudnnEngine::slow) std::this_thread::sleep_for(kSlowEngine);
   {
     const QuietAccesses quiet;
     const OpenMemory open(1u << device);

@@ -14,7 +14,7 @@ namespace dp::simt {
 enum class CudnnEngine {
   plain,
   needs_workspace,   // needs a small workspace and overwrites all of it
-  slow,              // takes kSlowEngine longer
+  slow,              // only by its name: tests invent its time
   wrong,             // results are 2 % wrong
   hungry,            // needs a workspace of 1 GiB
   nondeterministic,  // has the numerical note "nondeterministic"
