@@ -25,7 +25,7 @@ void check_limited(const char* kibibytes, const std::vector<std::string>& device
   CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
 }
 
-TEST_CASE("an address space too small for the replicas is a device error") {
+TEST_CASE("an address space too small for the replicas is a device error", "[processes]") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   DP_SKIP("the sanitizers' shadow memory does not fit in the limits");
 #endif

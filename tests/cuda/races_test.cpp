@@ -74,7 +74,8 @@ LeftOut leave_out_each_wait(DataParallelOptions options, int device, bool for_ot
 // The engine's waits. The compute stream waits for the weights before every forward pass. The communication stream
 // waits for the gradients before every reduction. A step waits for its inputs before it uses them. An upload of inputs
 // waits for a free slot.
-TEST_CASE("race detector: each wait left out of the engine is detected as the page on the simulated CUDA states") {
+TEST_CASE("race detector: each wait left out of the engine is detected as the page on the simulated CUDA states",
+          "[nightly]") {
   std::string table = "| reduce | the engine's waits | waits within p2p |\n|---|---|---|\n";
   for (const auto& [reduce, name] : {std::pair(Reduce::master, "master"), std::pair(Reduce::all_reduce, "allreduce"),
                                      std::pair(Reduce::sharded, "sharded")}) {
@@ -92,7 +93,7 @@ TEST_CASE("race detector: each wait left out of the engine is detected as the pa
 // Each stage waits for the other one's tensors, and before it sends, for the reading of the tensor before the last.
 // With 1f1b and two micro-batches the latter waits are silent: a stage sends a tensor only after it has received one
 // that the other stage computed after its reading. With gpipe the first stage sends further ahead.
-TEST_CASE("race detector: each tensor that a pipeline stage reads or overwrites too early is detected") {
+TEST_CASE("race detector: each tensor that a pipeline stage reads or overwrites too early is detected", "[nightly]") {
   DataParallelOptions options = on_gpus(2, 2);
   options.pipeline = {.stages = 2, .micro_batches = 2};
   CHECK(leave_out_each_wait(options, 0, true) == LeftOut{8, 4});
@@ -112,7 +113,7 @@ TEST_CASE("race detector: each tensor that a pipeline stage reads or overwrites 
 // - The wait that joins replica 1's stream. Without it capture fails.
 // - A wait before each of three launches, for replica 1's uploads. The first is silent: the host waits for both devices
 // before it records.
-TEST_CASE("race detector: each edge left out of a step's graph is detected") {
+TEST_CASE("race detector: each edge left out of a step's graph is detected", "[nightly]") {
   SimulatedGpus machine(2);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
   const Model model = narrow_convnet();

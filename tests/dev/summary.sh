@@ -53,3 +53,24 @@ skip_reasons() {
       for (why in count) print count[why] ": " why
     }' "$1" "$2" 2>/dev/null | sort -rn
 }
+
+# test_outcomes <ctest's output>: a line for each test, its name, a tab and Passed, Failed, Skipped, ..
+test_outcomes() {
+  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: (.*[^ .]) ?\.*(\*\*\*| {3})([A-Z][A-Za-z: ]*[a-z]) .*/\1\t\3/p' "$1" | sort
+}
+
+# changed_outcomes <file of test_outcomes> ...: the tests whose outcomes differ, with the number of each outcome. A test
+# that a file lacks was missing there.
+changed_outcomes() {
+  awk -F '\t' -v files=$# '
+    { ++total[$1]; ++count[$1 FS $2]; if (!seen[$2]++) outcome[++outcomes] = $2 }
+    END {
+      for (name in total) {
+        said = ""
+        for (i = 1; i <= outcomes; ++i)
+          if (count[name FS outcome[i]]) said = said (said ? ", " : "") count[name FS outcome[i]] " " outcome[i]
+        if (total[name] < files) said = said ", " files - total[name] " missing"
+        if (said ~ /,/) print name ": " said
+      }
+    }' "$@" | sort
+}

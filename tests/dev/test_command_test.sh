@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Tests ./dev test: its summary for a small project, which counts skipped tests by reason; and --data.
+# Tests ./dev test: its summary for a small project, which counts skipped tests by reason; outcomes that change between
+# runs; and --data.
 set -euo pipefail
 source=$1
 # shellcheck source=tests/dev/summary.sh
@@ -26,7 +27,7 @@ ctest --test-dir "$folder/build" >"$folder/log" 2>&1 || true
 
 summary=$(test_summary small "$folder/log" "$folder/build/Testing/Temporary/LastTest.log")
 expect() { grep -qxE -- "$1" <<<"$summary" || { printf 'lacks: %s\nin:\n%s\n' "$1" "$summary"; exit 1; }; }
-expect 'small: slowest: 0\.[3-9][0-9]* sec  small: takes long'
+expect 'small: slowest: [0-9]+\.[0-9]+ sec  small: takes long'
 expect 'small: not run: 2: no \[chromium\], none \(at all\)'
 expect 'small: not run: 1: one core only'
 expect 'small: not run: 1: without a reason: small: silent'
@@ -37,10 +38,26 @@ expect 'small: the last lines of small: fails:'
 expect 'small:   19'
 expect 'small:   30'
 if grep -qx 'small:   18' <<<"$summary"; then printf 'more than 12 lines of a failed test:\n%s\n' "$summary"; exit 1; fi
-[[ $(head -1 <<<"$summary") == *'takes long' ]] || { printf 'not the slowest first:\n%s\n' "$summary"; exit 1; }
+slowest=$(sed -n 's/^small: slowest: \([0-9.]*\) sec .*/\1/p' <<<"$summary")
+[[ $slowest == "$(sort -rn <<<"$slowest")" ]] || { printf 'not the slowest first:\n%s\n' "$summary"; exit 1; }
 [[ $(grep -c slowest <<<"$summary") -le 10 ]]
 if grep -q 'not me' <<<"$summary"; then printf 'a test that passed counts as skipped:\n%s\n' "$summary"; exit 1; fi
 [[ $(test_summary none "$folder/none" "$folder/none" 2>/dev/null) == *'none: no test ran, '* ]]
+
+# Runs of which one test failed and another crashed or was missing.
+test_outcomes "$folder/log" >"$folder/first"
+[[ $(grep -c . "$folder/first") == 8 ]] || { cat "$folder/first"; exit 1; }
+grep -qxP 'small: fails\tFailed' "$folder/first"
+grep -qxP 'small: skips \(once\)\tSkipped' "$folder/first"
+sed 's/\(small: passes\tP.*\)/small: passes\tFailed/; s/\(small: fails\tF.*\)/small: fails\tException: SegFault/' "$folder/first" >"$folder/second"
+sed '/small: takes long/d' "$folder/first" >"$folder/third"
+[[ -z $(changed_outcomes "$folder/first" "$folder/first") ]]
+changed=$(changed_outcomes "$folder/first" "$folder/second" "$folder/third")
+for line in 'small: passes: 1 Failed, 2 Passed' 'small: fails: 2 Failed, 1 Exception: SegFault' 'small: takes long: 2 Passed, 1 missing'; do
+  grep -qxF "$line" <<<"$changed" || { printf 'lacks: %s\nin:\n%s\n' "$line" "$changed"; exit 1; }
+done
+[[ $(grep -c . <<<"$changed") == 3 ]]
+[[ $(test_outcomes <(printf '%s\n' ' 7/12 Test  #8: a name. Of two ....***Exception: SegFault  0.10 sec' '12/12 Test #12: long name   Passed    9.05 sec')) == $'a name. Of two\tException: SegFault\nlong name\tPassed' ]]
 
 # A run of many tests: its list is larger than a pipe's buffer.
 for i in $(seq 3000); do printf '%d/3000 Testing: many: test %d, with a long name for a long list\nTest time = 0.%04d sec\n' "$i" "$i" "$i"; done >"$folder/many"

@@ -11,7 +11,7 @@ namespace dp::test {
 namespace {
 
 constexpr std::array kOurFolders{"dp/", "engine/", "kernels/", "data/", "models/", "apps/", "benchmarks/"};
-constexpr int kMaxLines = 400;
+constexpr int kMaxLines = 500;
 constexpr int kMaxSources = 30;
 constexpr std::size_t kMaxColumns = 120;
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Plants small bugs, one at a time, and reports which ones the fast tests detect (docs/internals/testing.md)."""
+"""Plants small bugs, one at a time, and reports which ones the tests of ./dev test --all detect
+(docs/internals/testing.md)."""
 import argparse
 import concurrent.futures
 import os
@@ -100,26 +101,26 @@ class Mutation:
         return ordered([case for case in cases if case.name not in self.broken], pathlib.PurePosixPath(mutant.path).stem)
 
     def judged(self, mutant, objects):
-        """(outcome, why, number of tests)"""
+        """(outcome, why, number of tests, tier of the test that failed)"""
         if objects is None:
-            return NOT_COMPILED, "the compiler refuses it", 0
+            return NOT_COMPILED, "the compiler refuses it", 0, ""
         if not objects:
-            return SAME_CODE, "the same object code", 0
+            return SAME_CODE, "the same object code", 0, ""
         while True:
             cases = self.selected(mutant, objects)
             if not cases:
-                return SURVIVED, "no fast test reaches it", 0
+                return SURVIVED, "no test reaches it", 0, ""
             try:
                 if self.sandbox.link(objects) is None:
-                    return NOT_COMPILED, "the linker refuses it", 0
+                    return NOT_COMPILED, "the linker refuses it", 0, ""
                 failure = self.runner.first_failure(chunks(cases))
             finally:
                 self.sandbox.restore("build")
             if failure is None:
-                return SURVIVED, f"{len(cases)} tests pass", len(cases)
+                return SURVIVED, f"{len(cases)} tests pass", len(cases), ""
             case, result = failure
             if self.passes_without(case):
-                return KILLED, f"{case.name}: {result.outcome}", len(cases)
+                return KILLED, f"{case.name}: {result.outcome}", len(cases), case.tier
 
     def passes_without(self, case):
         """Whether a test passes on the unchanged tree. A test that fails is excluded from then on."""
@@ -188,11 +189,11 @@ def plant(root, chosen, todo, included, known, kept):
                 following = ahead(i + 1)
                 started = time.monotonic()
                 if mutant.key() in known:
-                    outcome, why, tests = LISTED, known[mutant.key()], 0
+                    outcome, why, tests, tier = LISTED, known[mutant.key()], 0, ""
                 else:
-                    outcome, why, tests = mutation.judged(mutant, objects)
+                    outcome, why, tests, tier = mutation.judged(mutant, objects)
                 runner.clean()
-                record = kept.add(mutant, outcome, seconds + time.monotonic() - started, why, tests)
+                record = kept.add(mutant, outcome, seconds + time.monotonic() - started, why, tests, tier)
                 timed("mutants")
                 say(f"{len(kept.records)} of {chosen.sample}, {outcome}, {record['seconds']} s: {mutant.path}:{mutant.line}: {why}\n"
                     f"     - {mutant.before}\n     + {mutant.after}")

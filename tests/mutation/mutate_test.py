@@ -49,6 +49,7 @@ target_link_libraries(test_toy PRIVATE dp)
 foreach(case twice unread endless crash inner)
   add_test(NAME "toy: ${case}" COMMAND test_toy ${case})
 endforeach()
+set_tests_properties("toy: inner" PROPERTIES LABELS all)
 """,
     # Like a Catch2 program. The test `crash` ends by a signal, as some of our tests do. The lines that it reached
     # count.
@@ -116,9 +117,10 @@ class WholeCalls(unittest.TestCase):
              ("return x / 9;", "survived"), ("while (i >= n) i = i + 1;", "killed"), ("while (i < n) i = i + 0;", "killed"), ("return x / 7;", "killed"),
              ("return named.name - 1;", "not compiled"), ("return {};", "equivalent")}, printed)
         self.assertEqual(records["while (i < n) i = i + 0;"]["why"], "toy: endless: timed out")
-        self.assertEqual((records["return x - 3;"]["why"], records["return x + 5;"]["why"]), ("1 tests pass", "no fast test reaches it"))
+        self.assertEqual((records["return x - 3;"]["why"], records["return x + 5;"]["why"]), ("1 tests pass", "no test reaches it"))
         self.assertIn("toy: inner", records["return x / 7;"]["why"])
         self.assertRegex(printed, r"engine +4 +3 +1 +1 +1 +57\.1")
+        self.assertIn("killed by the tier fast: 3 of 4", printed)
         self.assertIn("excluded, it fails without a mutant: toy: crash", printed)
         for path, text in FILES.items():
             self.assertEqual((self.root / path).read_text(), text)

@@ -41,9 +41,9 @@ class Results:
         wanted = mutant.key() + (mutant.nth,)  # without the line number, which edits of other lines change
         return next((record for record in self.records if tuple(record[key] for key in ("path", "before", "after", "nth")) == wanted), None)
 
-    def add(self, mutant, outcome, seconds, why="", tests=0):
+    def add(self, mutant, outcome, seconds, why="", tests=0, tier=""):
         record = {"path": mutant.path, "line": mutant.line, "nth": mutant.nth, "rule": mutant.rule, "before": mutant.before, "after": mutant.after,
-                  "outcome": outcome, "why": why, "tests": tests, "seconds": round(seconds, 1)}
+                  "outcome": outcome, "why": why, "tests": tests, "tier": tier, "seconds": round(seconds, 1)}
         earlier = self.of(mutant)
         self.records = [old for old in self.records if old is not earlier] + [record]
         self.save()
@@ -72,5 +72,7 @@ class Results:
         for record in sorted(survivors, key=lambda record: (record["path"], record["line"])):
             lines += [f"{record['path']}:{record['line']}: {record['rule']}; {record['why']}",
                       f"  {SEPARATOR.join((record['path'], record['before'], record['after']))}{SEPARATOR}"]
+        fast = sum(record["outcome"] == KILLED and record.get("tier") == "fast" for record in self.records)
+        lines += ["", f"killed by the tier fast: {fast} of {self.count(KILLED)}"]
         parts = ", ".join(f"{what} {seconds:.0f} s" for what, seconds in self.seconds.items())
         return "\n".join(lines + ["", f"time: {parts}"])

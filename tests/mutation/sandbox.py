@@ -9,7 +9,7 @@ import subprocess
 
 HERE = pathlib.Path(__file__).resolve().parent
 # Programs of tests/cuda that run the engine on simulated GPUs.
-SIMULATED = ("test_simulated", "test_simulated_nccl")
+SIMULATED = ("test_simulated", "test_simulated_engine", "test_simulated_nccl")
 # These test folders are not built, because they do not test mutated code.
 LEFT_OUT = {"cuda", "simulated_cuda", "embed", "gpu", "mutation"}
 

@@ -1,5 +1,5 @@
-"""Runs the fast tests that CTest lists, without CTest: several cases of a program per process, several processes at a
-time."""
+"""Runs the tests of the tiers fast and all that CTest lists, without CTest: several cases of a program per process,
+several processes at a time."""
 import concurrent.futures
 import json
 import os
@@ -14,18 +14,17 @@ import time
 
 from sandbox import SIMULATED
 
-# Tests with these labels do not run. Programs in SIMULATED run although they have the label simt.
-LEFT_OUT = {"slow", "simt", "simt-slow", "gpu", "embed"}
-PRETENDING = {"gpu", "mutation"}  # folders of tests that run no product code
+TIERS = ("fast", "all")  # of the tests that run; those of the simulated CUDA only if their program is in SIMULATED
+PRETENDING = {"dev", "embed", "gpu", "mutation"}  # folders of tests that run no mutated code
 CHUNK_SECONDS = 2.0  # expected total of the cases that share a process
 SKIPPED = 4
 
 
 class Case:
-    def __init__(self, name, command, folder=None, environment=(), skip_code=SKIPPED, passes_with=None, must_fail=False):
+    def __init__(self, name, command, folder=None, environment=(), skip_code=SKIPPED, passes_with=None, must_fail=False, tier="fast"):
         self.name, self.command, self.folder = name, command, folder
         self.environment, self.skip_code, self.passes_with, self.must_fail = list(environment), skip_code, passes_with, must_fail
-        self.seconds = 1.0
+        self.tier, self.seconds = tier, 1.0
 
     @property
     def program(self):
@@ -37,7 +36,7 @@ class Case:
 
 
 def listed(build):
-    """Every fast test of a build."""
+    """Every test of a build that runs."""
     answer = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1"], stdout=subprocess.PIPE, check=True)
     return cases_of(json.loads(answer.stdout))
 
@@ -48,27 +47,30 @@ def cases_of(answer):
         values = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
         if not test.get("command"):  # its program is not built
             continue
-        labels = set(values.get("LABELS", [])) - ({"simt"} if pathlib.PurePath(test["command"][0]).name in SIMULATED else set())
-        if LEFT_OUT & labels or pathlib.PurePath(values.get("WORKING_DIRECTORY", "")).name in PRETENDING:
+        tier, _, simulated = next(iter(values.get("LABELS", [])), "fast").partition("-")
+        if simulated and pathlib.PurePath(test["command"][0]).name not in SIMULATED:
+            continue
+        if tier not in TIERS or pathlib.PurePath(values.get("WORKING_DIRECTORY", "")).name in PRETENDING:
             continue
         found.append(Case(test["name"], test["command"], values.get("WORKING_DIRECTORY"), values.get("ENVIRONMENT", ()),
-                          values.get("SKIP_RETURN_CODE", SKIPPED), values.get("PASS_REGULAR_EXPRESSION"), bool(values.get("WILL_FAIL"))))
+                          values.get("SKIP_RETURN_CODE", SKIPPED), values.get("PASS_REGULAR_EXPRESSION"), bool(values.get("WILL_FAIL")), tier))
     return found
 
 
 def ordered(cases, concept):
-    """The cases whose name has a word of `concept` first, each group by expected time."""
+    """The cases of the fast tier, then those of all. Of each, first those whose name has a word of `concept`, then by
+    expected time."""
     words = [word for word in re.split(r"[^a-z0-9]+", concept.lower()) if len(word) > 2]
-    return sorted(cases, key=lambda case: (not any(word in case.name.lower() for word in words), case.seconds, case.name))
+    return sorted(cases, key=lambda case: (TIERS.index(case.tier), not any(word in case.name.lower() for word in words), case.seconds, case.name))
 
 
 def chunks(cases):
-    """Lists of cases that share a process, in the order of their first cases."""
+    """Lists of cases of one tier that share a process, in the order of their first cases."""
     found, filling = [], {}
     for case in cases:
-        chunk = filling.get(case.program)
+        chunk = filling.get((case.program, case.tier))
         if case.program is None or chunk is None or sum(c.seconds for c in chunk) + case.seconds > CHUNK_SECONDS:
-            chunk = filling[case.program] = []
+            chunk = filling[case.program, case.tier] = []
             found.append(chunk)
         chunk.append(case)
     return found

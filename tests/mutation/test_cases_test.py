@@ -26,15 +26,16 @@ class Pretended(unittest.TestCase):
 
 
 class Lists(Pretended):
-    def test_slow_and_fake_program_tests_and_most_simulated_ones_are_left_out(self):
+    def test_nightly_and_fake_program_tests_and_most_simulated_ones_are_left_out(self):
         def test(name, label=None, folder="/b/tests/data", command=("/b/test_data", "x")):
             properties = [{"name": "WORKING_DIRECTORY", "value": folder}] + ([{"name": "LABELS", "value": [label]}] if label else [])
             return {"name": name, "command": list(command), "properties": properties}
-        answer = {"tests": [test("a"), test("b", "slow"), test("c", "simt"), test("d", "sanitize"), test("e", folder="/src/tests/gpu"),
-                            test("f", "simt", command=("/b/tests/cuda/test_simulated", "x")),
-                            test("g", "simt", command=("/b/tests/cuda/test_simulated_gemm", "x")),
+        answer = {"tests": [test("a"), test("b", "nightly"), test("c", "all-simt"), test("d", "all"), test("e", folder="/src/tests/gpu"),
+                            test("f", "all-simt", command=("/b/tests/cuda/test_simulated", "x")),
+                            test("g", "fast-simt", command=("/b/tests/cuda/test_simulated_gemm", "x")),
                             {"name": "test_cuda_NOT_BUILT", "properties": []}]}
         self.assertEqual([case.name for case in cases_of(answer)], ["a", "d", "f"])
+        self.assertEqual([case.tier for case in cases_of(answer)], ["fast", "all", "all"])
 
     def test_the_folders_left_out_are_there(self):
         for folder in sandbox.LEFT_OUT:
@@ -43,6 +44,10 @@ class Lists(Pretended):
     def test_the_concepts_tests_come_first_then_the_cheapest(self):
         cases = [self.case("a: far", seconds=2), self.case("b: near", seconds=1), self.case("c: a Plan is kept", seconds=5)]
         self.assertEqual([case.name for case in ordered(cases, "plan_builder")], ["c: a Plan is kept", "b: near", "a: far"])
+
+    def test_the_fast_tier_comes_first_and_shares_no_process_with_the_other(self):
+        cases = [self.case("a: plan", tier="all"), self.case("a: far"), self.case("a: near", tier="all")]
+        self.assertEqual([[case.name for case in chunk] for chunk in chunks(ordered(cases, "plan"))], [["a: far"], ["a: plan", "a: near"]])
 
     def test_cheap_cases_of_a_program_share_a_process(self):
         cases = [self.case("a: 1"), self.case("b: 1"), self.case("a: 2"), self.case("a: 3", seconds=5), self.case("a: 4"),
@@ -81,7 +86,7 @@ class Runs(Pretended):
 
     def test_a_hanging_test_is_killed_with_its_children(self):
         begin = time.monotonic()
-        self.assertEqual(self.outcome(self.case("a: x", "sleep 60 & echo $! > child; wait"), 0.5), "timed out")
+        self.assertEqual(self.outcome(self.case("a: x", "sleep 60 & echo $! > child; wait"), 3), "timed out")
         self.assertLess(time.monotonic() - begin, 20)
         self.assert_ends((self.home / "child").read_text().strip())
 
