@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <functional>
 
 #include "kernels/backend.h"
 
@@ -13,8 +13,8 @@ struct TestModes {
   std::uint64_t delay_seed = 0;
   bool discrete_memory = false;
   kernels::NormFusion norm_fusion = kernels::NormFusion::measured;  // see kernels::ContextOptions
-  std::optional<double> watchdog_end{};  // seconds from the abort flag to the end of the process, instead of the usual
-  bool tune_small_networks = false;      // also tunes bucket sizes of networks that fit into one bucket
+  std::function<void()> after_abort{};  // called by the watchdog, which then gives the call a minute to end
+  bool tune_small_networks = false;     // also tunes bucket sizes of networks that fit into one bucket
 };
 
 inline TestModes& test_modes() {

@@ -93,7 +93,9 @@ void Watchdog::judge() {
     verdict_ = error;
   }
   options_.abort->store(true, std::memory_order_release);
-  const double patience = test_modes().watchdog_end.value_or(std::min(options_.seconds * kEnd, kLongestEnd));
+  const bool tested = static_cast<bool>(test_modes().after_abort);
+  if (tested) test_modes().after_abort();
+  const double patience = tested ? 60 : std::min(options_.seconds * kEnd, kLongestEnd);
   if (call_ends_within(options_.others ? patience / 10 : patience)) return;
   std::fflush(stdout);
   std::fprintf(stderr, "dp: error: %s; a stalled thread cannot be stopped: aborting the process\n", error.what());

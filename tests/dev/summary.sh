@@ -56,7 +56,11 @@ skip_reasons() {
 
 # test_outcomes <ctest's output>: a line for each test, its name, a tab and Passed, Failed, Skipped, ..
 test_outcomes() {
-  sed -nE 's/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: (.*[^ .]) ?\.*(\*\*\*| {3})([A-Z][A-Za-z: ]*[a-z]) .*/\1\t\3/p' "$1" | sort
+  sed -nE '/^ *[0-9]+\/[0-9]+ Test +#[0-9]+: /{
+    s/^[^:]*: (.*[^ .]) ?\.*(\*\*\*| {3})([A-Z][A-Za-z: ]*[a-z]):? .*/\1\t\3/
+    s/ ?\.*(Subprocess|Child) aborted\t/\t/
+    p
+  }' "$1" | sort
 }
 
 # changed_outcomes <file of test_outcomes> ...: the tests whose outcomes differ, with the number of each outcome. A test

@@ -57,7 +57,8 @@ for line in 'small: passes: 1 Failed, 2 Passed' 'small: fails: 2 Failed, 1 Excep
   grep -qxF "$line" <<<"$changed" || { printf 'lacks: %s\nin:\n%s\n' "$line" "$changed"; exit 1; }
 done
 [[ $(grep -c . <<<"$changed") == 3 ]]
-[[ $(test_outcomes <(printf '%s\n' ' 7/12 Test  #8: a name. Of two ....***Exception: SegFault  0.10 sec' '12/12 Test #12: long name   Passed    9.05 sec')) == $'a name. Of two\tException: SegFault\nlong name\tPassed' ]]
+[[ $(test_outcomes <(printf '%s\n' ' 7/12 Test  #8: a name. Of two ....***Exception: SegFault  0.10 sec' '12/12 Test #12: long name   Passed    9.05 sec' \
+  '11/12 Test #11: stops ......Subprocess aborted***Exception:   0.10 sec')) == $'a name. Of two\tException: SegFault\nlong name\tPassed\nstops\tException' ]]
 
 # A run of many tests: its list is larger than a pipe's buffer.
 for i in $(seq 3000); do printf '%d/3000 Testing: many: test %d, with a long name for a long list\nTest time = 0.%04d sec\n' "$i" "$i" "$i"; done >"$folder/many"

@@ -1,5 +1,5 @@
 """Maps tests to the lines that they reach. Product code is compiled a second time with instrumented basic blocks
-(reached.cpp). Every fast test runs once on it, in its own process. The line table has the lines of each block."""
+(reached.cpp). Every test runs once on it, in its own process. The line table has the lines of each block."""
 import bisect
 import concurrent.futures
 import hashlib

@@ -7,6 +7,7 @@
 #include "engine/observe/progress.h"
 #include "support/catch.h"
 #include "support/failing.h"
+#include "support/held_stall.h"
 #include "support/patience.h"
 #include "support/training.h"
 
@@ -51,11 +52,9 @@ void wait_for_abort(const Scene& scene) {
 }
 void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
-// The stall ends between the verdict after 2 s and the end of the process a minute later.
 void check_stall(int replicas) {
   const int last = replicas - 1;
-  FailEnvironment fail("stall:backward:dev" + std::to_string(last) + ":step1:5000ms");
-  const PatientWatchdog patient;
+  const HeldStall stall("backward:dev" + std::to_string(last) + ":step1");
   DataParallel net(small_convnet(), watched(replicas, 2));
   std::string text;
   ErrorCode code{};
@@ -99,7 +98,7 @@ TEST_CASE("a stalled single replica is named with its last operation") { check_s
 TEST_CASE("a stalled replica of two is named with the last operation of both") { check_stall(2); }
 
 TEST_CASE("a slow replica is not a stalled one") {
-  FailEnvironment fail("stall:forward:dev1:600ms,stall:reduce:dev0:600ms,stall:update:600ms");
+  FailEnvironment fail("stall:forward:dev1:1000ms,stall:reduce:dev0:1000ms,stall:update:1000ms");
   DataParallelOptions options = watched(2, 3);
   options.bucket_bytes = 3000;
   DataParallel net(small_convnet(), options);

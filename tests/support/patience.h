@@ -4,8 +4,6 @@
 #include <chrono>
 #include <thread>
 
-#include "engine/base/test_modes.h"
-
 namespace dp::test {
 
 // Added to limits that separate a slow program from a hanging one. On a loaded machine a thread may not run for
@@ -27,14 +25,5 @@ bool becomes(const Condition& condition) {
   }
   return true;
 }
-
-// While it exists, a call may take another minute to end after the watchdog has reported it, before the watchdog ends
-// the process.
-struct PatientWatchdog {
-  PatientWatchdog() { engine::test_modes().watchdog_end = 60; }
-  ~PatientWatchdog() { engine::test_modes().watchdog_end.reset(); }
-  PatientWatchdog(const PatientWatchdog&) = delete;
-  PatientWatchdog& operator=(const PatientWatchdog&) = delete;
-};
 
 }  // namespace dp::test

@@ -82,7 +82,7 @@ dp_add_test(gelu SOURCES gelu_test.cpp)
 target_link_libraries(test_gelu PRIVATE dp_op_rig)"""),
     (8, "tests/cuda/CMakeLists.txt", "target_link_libraries(test_simulated_ops PRIVATE dp_op_rig)", """\
 @
-dp_add_simulated_test(simulated_gelu dp_simulated LABELS simt SOURCES ${PROJECT_SOURCE_DIR}/tests/kernels/gelu_test.cpp)
+dp_add_simulated_test(simulated_gelu dp_simulated TIER all SOURCES ${PROJECT_SOURCE_DIR}/tests/kernels/gelu_test.cpp)
 target_link_libraries(test_simulated_gelu PRIVATE dp_op_rig)"""),
 )
 

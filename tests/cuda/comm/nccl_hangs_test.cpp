@@ -8,6 +8,7 @@
 #include "cuda/engine/narrow_nets.h"
 #include "process_group/group_ranks.h"
 #include "simulated_cuda/nccl/nccl_state.h"
+#include "support/held_stall.h"
 #include "support/patience.h"
 
 using namespace dp;
@@ -21,22 +22,20 @@ namespace {
 
 enum class Hang { initialisation, first_collectives };
 
-// The watchdog reports the stall after 2 s and would end the process a minute later. The stall ends between the two,
-// with a margin for a busy machine.
 constexpr double kTimeout = 2;
-constexpr std::chrono::seconds kStall{6};
 
-// NCCL with a rank on cuda:1 that hangs.
+// NCCL with a rank on cuda:1 that hangs, at most until the watchdog has reported it.
 class HangingNccl {
  public:
   explicit HangingNccl(Hang hang) {
     where = hang;
-    stalled = false;
+    stalled = reported = false;
     real = kernels::cuda::nccl().api;
     static NcclApi api;
     api = *real;
     api.comm_init_rank = [](NcclComm* comm, int ranks, NcclId id, int rank) {
-      if (where == Hang::initialisation && rank == 1 && !stalled.exchange(true)) std::this_thread::sleep_for(kStall);
+      if (where == Hang::initialisation && rank == 1 && !stalled.exchange(true))
+        becomes([] { return reported.load(); });
       const NcclResult result = real->comm_init_rank(comm, ranks, id, rank);
       if (where == Hang::first_collectives && rank == 1 && result == NcclResult::success)
         (*comm)->error = NcclResult::in_progress;  // not an NCCL error, but its collectives never end
@@ -48,7 +47,8 @@ class HangingNccl {
  private:
   inline static const NcclApi* real = nullptr;
   inline static Hang where{};
-  inline static std::atomic<bool> stalled{false};
+  inline static std::atomic<bool> stalled{false}, reported{false};
+  AfterAbort after_abort_{[] { reported = true; }};
 };
 
 DataParallelOptions watched(int gpus) {
@@ -64,7 +64,6 @@ void check_one_process(Hang hang) {
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl(std::chrono::seconds(60));
   const HangingNccl hanging(hang);
-  const PatientWatchdog patient;
   try {
     const DataParallel net(narrow_convnet(), watched(2));
     FAIL("nothing was thrown");
@@ -78,7 +77,6 @@ void check_ranks(Hang hang) {
   SimulatedGpus machine(2);
   const simt::SimulatedNccl nccl(std::chrono::seconds(60));
   const HangingNccl hanging(hang);
-  const PatientWatchdog patient;
   const std::vector<RankFailure> failures = on_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
     DataParallelOptions options = watched(1);
     options.devices = gpus({group->rank()});

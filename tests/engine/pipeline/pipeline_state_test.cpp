@@ -6,7 +6,7 @@
 #include "engine/pipeline/pipelined.h"
 #include "support/catch.h"
 #include "support/failing.h"
-#include "support/patience.h"
+#include "support/held_stall.h"
 #include "support/sanitized.h"
 
 using namespace dp;
@@ -325,8 +325,7 @@ TEST_CASE("pipeline: with --on-nonfinite skip, all stages skip a step with a NaN
 }
 
 TEST_CASE("pipeline: a stalled stage is named by the watchdog, with its micro-batch, and so are those that wait") {
-  FailEnvironment fail("stall:forward:stage1:micro2:step1:4000ms");
-  const PatientWatchdog patient;
+  const HeldStall stall("forward:stage1:micro2:step1");
   DataParallelOptions options = pipelined(on_cpus(1), {1, 3, 4}, one_f_one_b);
   options.timeout_seconds = 1;
   const std::string failure = failure_of(options, 3);
