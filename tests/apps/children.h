@@ -4,11 +4,11 @@
 #include <sys/types.h>
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 #include <vector>
+
+#include "support/temporary_folder.h"
 
 namespace dp::test {
 
@@ -17,8 +17,7 @@ inline std::vector<pid_t> children_of(pid_t parent) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "stat");
-    const std::string text((std::istreambuf_iterator<char>(file)), {});
+    const std::string text = read_text(entry.path() / "stat");        // does not throw if the process ends meanwhile
     std::istringstream after_name(text.substr(text.rfind(')') + 1));  // "... (name) state parent"
     std::string state;
     pid_t its_parent = 0;

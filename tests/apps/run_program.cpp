@@ -122,8 +122,10 @@ std::string Program::wait_for_error(const std::string& text) const {
 void Program::wait_until_signals_are_handled(int ranks) const {
   const auto handles = [](pid_t process) {
     std::error_code gone;
-    const fs::directory_iterator threads("/proc/" + std::to_string(process) + "/task", gone);
-    return !gone && std::distance(threads, {}) > 1;
+    fs::directory_iterator thread("/proc/" + std::to_string(process) + "/task", gone);
+    int count = 0;
+    for (; !gone && thread != fs::directory_iterator(); thread.increment(gone)) ++count;  // the process may end
+    return count > 1;
   };
   becomes([&] { return handles(id_); });
   if (ranks > 0)

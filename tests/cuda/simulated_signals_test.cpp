@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <thread>
 
 #include "apps/ends.h"
@@ -37,10 +36,7 @@ int processes_of(const TemporaryFolder& temp, const std::string& program) {
   int count = 0;
   for (const auto& entry : fs::directory_iterator("/proc")) {
     std::error_code gone;
-    const auto text = [&](const char* name) {
-      std::ifstream file(entry.path() / name, std::ios::binary);
-      return std::string((std::istreambuf_iterator<char>(file)), {});
-    };
+    const auto text = [&](const char* name) { return read_text(entry.path() / name); };
     if (!fs::exists(entry.path() / "environ", gone)) continue;
     const std::string command = text("cmdline");
     count += text("environ").find("XDG_CACHE_HOME=" + temp.path()) != std::string::npos &&

@@ -78,14 +78,13 @@ inline std::vector<pid_t> processes_with(const std::string& text) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    std::ifstream file(entry.path() / "cmdline");
-    const std::string line((std::istreambuf_iterator<char>(file)), {});
-    if (line.find(text) != std::string::npos) found.push_back(static_cast<pid_t>(std::stoi(name)));
+    if (read_text(entry.path() / "cmdline").find(text) != std::string::npos)
+      found.push_back(static_cast<pid_t>(std::stoi(name)));
   }
   return found;
 }
 
-// Whether no such process is left within `seconds`.
+// Whether no such process is left, at most kPatience from now.
 inline bool all_gone(const std::string& text) {
   return becomes([&] { return processes_with(text).empty(); });
 }

@@ -48,8 +48,7 @@ struct Run {
   // The process of this rank, found by its environment.
   pid_t process_of(int rank) const {
     for (const pid_t id : processes_with(folder / "run")) {
-      std::ifstream file("/proc/" + std::to_string(id) + "/environ");
-      const std::string variables((std::istreambuf_iterator<char>(file)), {});
+      const std::string variables = read_text("/proc/" + std::to_string(id) + "/environ");
       if (variables.find(std::string(1, '\0') + "RANK=" + std::to_string(rank) + '\0') != std::string::npos) return id;
     }
     return -1;

@@ -24,7 +24,7 @@ std::size_t free_bytes() {
 
 struct PaddedNumbers {
   long long wide[60];  // so many that the compiler copies the struct as bytes, with its padding
-  unsigned narrow;    // and four bytes of padding
+  unsigned narrow;     // and four bytes of padding
 };
 void read_nothing(PaddedNumbers) {}
 

@@ -144,7 +144,7 @@ NcclResult comm_init_rank(Comm* comm, int ranks, NcclId id, int rank) {
   state.changed.notify_all();
   if (depth > 0) return NcclResult::success;
   const auto complete = [&] { return std::count(group.ranks.begin(), group.ranks.end(), nullptr) == 0; };
-  return state.changed.wait_for(lock.get(), std::chrono::seconds(10), complete) ? NcclResult::success
+  return state.changed.wait_for(lock.get(), std::chrono::seconds(60), complete) ? NcclResult::success
                                                                                 : NcclResult::system_error;
 }
 

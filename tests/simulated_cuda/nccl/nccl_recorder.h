@@ -14,7 +14,7 @@ namespace dp::simt {
 class SimulatedNccl {
  public:
   // `patience`: after this time a waiting collective is reported as a hang and gives up.
-  explicit SimulatedNccl(std::chrono::milliseconds patience = std::chrono::seconds(10));
+  explicit SimulatedNccl(std::chrono::milliseconds patience = std::chrono::seconds(60));
   ~SimulatedNccl();
   SimulatedNccl(const SimulatedNccl&) = delete;
   SimulatedNccl& operator=(const SimulatedNccl&) = delete;
