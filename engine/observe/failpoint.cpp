@@ -94,7 +94,7 @@ std::vector<Failpoint> failpoints_from_environment() {
 
 namespace {
 
-// With a gate, tells that the stall of this replica has begun, and ends when the gate is opened.
+// If DP_FAIL_GATE is set: creates <gate>.<replica> at the start, and returns early once <gate>.open exists.
 void stall(int milliseconds, int replica) {
   const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
   const char* const gate = std::getenv("DP_FAIL_GATE");

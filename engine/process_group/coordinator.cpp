@@ -273,7 +273,7 @@ void Coordinator::put_off(Round& round) {
 bool Coordinator::only_busy_ones_miss(const Round& round) const {
   for (int rank = 0; rank < options_.size; ++rank) {
     const auto is_busy = [&](const Guest& guest) { return guest.rank == rank && guest.busy && !guest.gone; };
-    // A rank that has left is no guest any more, hence not busy.
+    // Ranks that have left are not in guests_, so they count as missing.
     if (!round.parts.contains(rank) && std::none_of(guests_.begin(), guests_.end(), is_busy)) return false;
   }
   return true;

@@ -90,7 +90,7 @@ TEST_CASE("wire: an abort ends every rank that waits for a missing one, and thei
         comm->all_reduce(data.data(), 2000, DType::f32, *stream);
         stream->synchronize();
         if (rank == size - 1) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(30));  // a rank that has not come by then gets it later
+          std::this_thread::sleep_for(std::chrono::milliseconds(30));  // late ranks are aborted in a later call
           throw std::runtime_error("planted");
         }
         comm->all_reduce(data.data(), 2000000, DType::f32, *stream);

@@ -99,7 +99,7 @@ TEST_CASE("an abort ends every rank that waits for a missing one") {
       try {
         handles[me]->all_reduce(data, 2000, DType::f32, *stream);
         if (rank == size - 1) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(30));  // a rank that has not come by then gets it later
+          std::this_thread::sleep_for(std::chrono::milliseconds(30));  // late ranks are aborted in a later call
           throw std::runtime_error("planted");
         }
         handles[me]->reduce(data, 2000, DType::f32, 0, *stream);

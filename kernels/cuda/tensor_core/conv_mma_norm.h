@@ -152,7 +152,7 @@ struct StoredMoments {
   }
 };
 
-// The host's side of StoredMoments, for an op whose blocks each store a tile of rows x cols results.
+// Host side of StoredMoments. Each block of the op stores one tile of rows x cols results.
 class MomentsOfTiles {
  public:
   MomentsOfTiles(const NormConv2dForward& d, unsigned cells, int rows, int cols) : wanted_(d.moments), eps_(d.eps) {

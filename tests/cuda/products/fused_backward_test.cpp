@@ -6,6 +6,7 @@
 #include <cstring>
 #include <random>
 
+#include "cuda/last.h"
 #include "kernels/cuda/runtime/tensor_layout.h"
 #include "kernels/cuda/tensor_core/conv_mma.h"
 #include "kernels/low_float.h"
@@ -17,11 +18,11 @@ namespace {
 
 using namespace dp::kernels;
 using namespace dp::kernels::cuda;
+using dp::test::last;
 
 using Bits = std::vector<std::uint16_t>;
 using Device = DeviceArray<std::uint16_t>;
 
-TensorDesc last(const Shape& shape, DType type) { return {shape, type, channels_last(shape, type)}; }
 double value_of(DType type, std::uint16_t bits) {
   return static_cast<double>(type == DType::bf16 ? to_float(BFloat16{bits}) : to_float(Float16{bits}));
 }

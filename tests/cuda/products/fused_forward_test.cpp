@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 
+#include "cuda/last.h"
 #include "kernels/cuda/runtime/tensor_layout.h"
 #include "kernels/cuda/tensor_core/conv_mma.h"
 #include "kernels/low_float.h"
@@ -15,9 +16,8 @@ namespace {
 
 using namespace dp::kernels;
 using namespace dp::kernels::cuda;
+using dp::test::last;
 using Bits = std::vector<std::uint16_t>;
-
-TensorDesc last(const Shape& shape, DType type) { return {shape, type, channels_last(shape, type)}; }
 
 NormConv2dForward layer(DType type, std::int64_t batch, std::int64_t in, std::int64_t out, std::int64_t height,
                         std::int64_t width, Window window) {

@@ -1,5 +1,6 @@
 // Tensor-core convolutions against plain loops in double over the same rounded inputs: both 16-bit types, every tile,
 // one or several split-K ranges. The bits must not depend on the order of threads or the cp.async mode.
+#include "cuda/last.h"
 #include "kernels/cuda/tensor_core/conv_mma.h"
 
 #include <algorithm>
@@ -18,8 +19,7 @@ namespace {
 
 using namespace dp::kernels;
 using namespace dp::kernels::cuda;
-
-TensorDesc last(const Shape& shape, DType type) { return {shape, type, channels_last(shape, type)}; }
+using dp::test::last;
 
 struct Layer {
   TensorDesc x, w, y;

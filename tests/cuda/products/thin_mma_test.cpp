@@ -1,6 +1,7 @@
 // Tensor-core convolutions of images with few channels against plain loops in double over the same rounded inputs: both
 // 16-bit types, odd shapes, several images in a tile. The bits must not depend on the order of threads.
 #include "kernels/cuda/tensor_core/thin/thin_mma.h"
+#include "cuda/last.h"
 
 #include <algorithm>
 #include <cmath>
@@ -16,9 +17,8 @@ namespace {
 
 using namespace dp::kernels;
 using namespace dp::kernels::cuda;
+using dp::test::last;
 using Bits = std::vector<std::uint16_t>;
-
-TensorDesc last(const Shape& shape, DType type) { return {shape, type, channels_last(shape, type)}; }
 
 struct Layer {
   TensorDesc x, w, y;
@@ -235,7 +235,7 @@ TEST_CASE("thin mma: moments of y agree with sums in long double in any order of
   CHECK(take_reports().empty());
 }
 
-TEST_CASE("thin mma: NaN reaches exactly the cells whose windows hold it") {
+TEST_CASE("thin mma: a NaN in x affects only the outputs whose window contains it") {
   const FreshSimulation fresh;
   const Layer l = layer(DType::bf16, 2, 3, 8, 6, 5, {3, 1, 1});
   Bits x = random_bits(l.x, 1);

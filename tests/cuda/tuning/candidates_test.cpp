@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <set>
 
+#include "cuda/last.h"
 #include "cuda/simulated_gpus.h"
-#include "cuda/vendor/last.h"
 #include "dp/error.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda_backend.h"

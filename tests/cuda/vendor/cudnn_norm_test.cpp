@@ -1,8 +1,8 @@
 // Convolutions fused with batch normalisation by the simulated cuDNN, compared with the unfused ops.
 #include <cmath>
 
+#include "cuda/last.h"
 #include "cuda/simulated_gpus.h"
-#include "cuda/vendor/last.h"
 #include "cuda/vendor/library_rig.h"
 #include "kernels/cuda/tuning/trial.h"
 #include "kernels/cuda/vendor/cudnn/cudnn_conv.h"

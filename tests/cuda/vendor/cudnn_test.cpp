@@ -1,8 +1,8 @@
 // Convolutions through a simulated cuDNN that checks every descriptor.
 #include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
 
+#include "cuda/last.h"
 #include "cuda/simulated_gpus.h"
-#include "cuda/vendor/last.h"
 #include "cuda/vendor/library_rig.h"
 #include "dp/error.h"
 #include "kernels/cuda/runtime/owner.h"

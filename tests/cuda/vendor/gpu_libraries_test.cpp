@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "cuda/last.h"
 #include "cuda/vendor/judged_candidates.h"
-#include "cuda/vendor/last.h"
 #include "kernels/cuda/context.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/tuning/candidates.h"

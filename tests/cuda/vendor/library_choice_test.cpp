@@ -1,5 +1,5 @@
 // Library candidates in the tuner: which one is chosen, what is cached, and that a network trains with them.
-#include "cuda/vendor/last.h"
+#include "cuda/last.h"
 #include "cuda/vendor/library_rig.h"
 
 #include <set>

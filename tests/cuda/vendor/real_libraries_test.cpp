@@ -3,7 +3,7 @@
 #include <cstring>
 #include <set>
 
-#include "cuda/vendor/last.h"
+#include "cuda/last.h"
 #include "kernels/cuda/cuda_backend.h"
 #include "kernels/cuda/vendor/cublaslt_linear.h"
 #include "kernels/cuda/vendor/cudnn/cudnn_conv.h"

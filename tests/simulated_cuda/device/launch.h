@@ -36,16 +36,16 @@ void add_pointers(KernelCall& call, T* pointer) {
     call.add_pointer({pointer, std::min<std::size_t>(sizeof(T), 8), !std::is_const_v<T>});
   }
 }
-// Padding keeps what was in memory before: beside a small number it may be the upper half of an old pointer, and both
-// together look like a pointer into device memory. The byte of an empty struct may be another argument's.
+// Padding is indeterminate. It may hold the upper half of an old pointer, which, with a small number before it, looks
+// like a pointer into device memory. An empty struct shares its byte with another argument, so it is not cleared.
 template <class T>
 void clear_padding([[maybe_unused]] T& value) {
 #if __has_builtin(__builtin_clear_padding)
   if constexpr (std::is_class_v<T> && !std::is_empty_v<T>) __builtin_clear_padding(&value);
 #endif
 }
-// For a struct without padding, or whose padding is cleared, every word that is a pointer into device memory counts as
-// read.
+// Every word of a struct that points into device memory counts as read. The struct must have no padding, or its padding
+// must be cleared.
 template <class T>
 requires std::is_class_v<T>
 void add_pointers([[maybe_unused]] KernelCall& call, [[maybe_unused]] const T& value) {
