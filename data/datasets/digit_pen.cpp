@@ -153,15 +153,16 @@ void ink(Random& random, std::span<const float> distances, std::span<std::uint8_
 
 }  // namespace
 
-std::int32_t draw_digit(Random& random, std::span<std::uint8_t> pixels) {
-  const auto digit = static_cast<std::int32_t>(random.below(10));
+std::int32_t drawn_digit(Random& random) { return static_cast<std::int32_t>(random.below(10)); }
+
+void draw_digit(Random& random, std::span<std::uint8_t> pixels) {
+  const std::int32_t digit = drawn_digit(random);
   const auto glyphs = glyphs_of(digit);
   const Glyph glyph = glyphs[random.below(static_cast<std::uint32_t>(glyphs.size()))];
   const auto points = place_points(random, glyph);
   Path path = trace(random, glyph, points);
   fit(random, path);
   ink(random, edge_distances(path.used()), pixels);
-  return digit;
 }
 
 }  // namespace dp

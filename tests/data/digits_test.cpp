@@ -6,6 +6,8 @@
 #include <cstring>
 #include <set>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "dp/error.h"
 #include "support/catch.h"
@@ -35,10 +37,18 @@ TEST_CASE("digits are 28x28 bytes of ten classes, about equally many") {
   for (const int count : counts) CHECK(std::abs(count - 500) < 110);
 }
 
-TEST_CASE("a digit depends on seed, part and index, not on threads or count") {
-  const auto one = dp::draw_digits(dp::DigitsPart::train, 1000, 42, 1);
-  CHECK(same(*one, *dp::draw_digits(dp::DigitsPart::train, 1000, 42, 4), 1000));
-  CHECK(same(*one, *dp::draw_digits(dp::DigitsPart::train, 333, 42, 3), 333));
+TEST_CASE("a digit depends on seed, part and index, not on who reads it first or how many there are") {
+  const auto one = dp::draw_digits(dp::DigitsPart::train, 1000, 42);
+  const auto shared = dp::draw_digits(dp::DigitsPart::train, 1000, 42);
+  std::array<bool, 4> equal{};
+  {
+    std::vector<std::jthread> readers;
+    for (bool& mine : equal) readers.emplace_back([&] { mine = same(*shared, *one, 1000); });
+  }
+  CHECK(std::all_of(equal.begin(), equal.end(), [](bool mine) { return mine; }));
+  CHECK(same(*one, *shared, 1000));
+  const auto few = dp::draw_digits(dp::DigitsPart::train, 333, 42);
+  for (std::int64_t i = 332; i >= 0; --i) REQUIRE(bytes_of(*few, i) == bytes_of(*one, i));
   const auto test = dp::draw_digits(dp::DigitsPart::test, 1000, 42);
   const auto other = dp::draw_digits(dp::DigitsPart::train, 1000, 43);
   std::set<std::string> images;
