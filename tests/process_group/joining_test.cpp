@@ -151,7 +151,7 @@ TEST_CASE("process group: a rank missing from an exchange is named") {
         if (group->rank() != 1)
           group->exchange("");
         else
-          std::this_thread::sleep_for(std::chrono::milliseconds(5000));
+          becomes([&] { return group->failure().has_value(); });
       },
       /*timeout=*/3);
   CHECK(contains(failures[0].text, "rank 1 of 3 did not reach exchange"));
@@ -185,21 +185,24 @@ TEST_CASE("process group: ranks whose processes do not answer are known to the o
 }
 
 TEST_CASE("process group: a busy rank is waited for beyond the timeout until it is no longer busy") {
-  std::atomic<bool> exchanged{false};
+  std::atomic<bool> busy{false}, exchanged{false};
   const auto failures = on_ranks(
       3,
       [&](const auto& group) {
         if (group->rank() == 0) {
           group->busy(true);
-          std::this_thread::sleep_for(std::chrono::milliseconds(4000));
+          busy = true;
+          std::this_thread::sleep_for(std::chrono::milliseconds(4000));  // beyond the timeout
           group->busy(false);
+        } else {
+          becomes([&] { return busy.load(); });
         }
         group->exchange("");
         if (group->rank() == 2) exchanged = true;
         if (group->rank() != 0)
           group->exchange("");  // rank 0 does not join this exchange
         else
-          std::this_thread::sleep_for(std::chrono::milliseconds(5000));
+          becomes([&] { return group->failure().has_value(); });
       },
       /*timeout=*/2);
   CHECK(exchanged);
