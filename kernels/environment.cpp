@@ -8,6 +8,7 @@
 #include "kernels/backend.h"
 #include "kernels/host/cores.h"
 #include "kernels/host/topology.h"
+#include "kernels/library_name.h"
 #include "kernels/mpi_plugin.h"
 #include "kernels/plugin.h"
 
@@ -31,14 +32,14 @@ std::string system_name() {
   return std::string(names.sysname) + " " + names.release + " " + names.machine;
 }
 
-// The value of the environment variable if it is set, else `file`.
-const char* named(const char* variable, const char* file) {
-  const char* const other = std::getenv(variable);
-  return other != nullptr && *other != '\0' ? other : file;
-}
-
-// Version of an optional library. `function` returns the number, or writes it to an int if `through_pointer`.
-std::string version_of(const char* file, const char* function, bool through_pointer) {
+// Version of an optional library: `file`, or what the environment variable names. `function` returns the number, or
+// writes it to an int if `through_pointer`.
+std::string version_of(const char* file, const char* function, bool through_pointer, const char* variable = nullptr) {
+  if (const char* const named = variable == nullptr ? nullptr : std::getenv(variable);
+      named != nullptr && *named != '\0') {
+    if (const std::string reason = kernels::relative_library(variable, named); !reason.empty()) return reason;
+    file = named;
+  }
   void* const library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return "not found";
   void* const address = dlsym(library, function);
@@ -65,7 +66,7 @@ std::string cuda_text() {
   std::string text = line("driver", version_of("libcuda.so.1", "cuDriverGetVersion", true));
   if (probe.count == 0)
     return text + line("CUDA", "not used: " + probe.reason) +
-           line("cuDNN", version_of(named("DP_CUDNN_LIBRARY", "libcudnn.so.9"), "cudnnGetVersion", false));
+           line("cuDNN", version_of("libcudnn.so.9", "cudnnGetVersion", false, "DP_CUDNN_LIBRARY"));
   text += line("plugin", kernels::cuda_plugin_path());
   return text + kernels::backend(DeviceKind::cuda).describe();
 }
@@ -81,7 +82,7 @@ std::string describe_environment(DeviceKind kind) {
 std::string describe_environment() {
   std::string text = host_text() + kernels::backend(DeviceKind::cpu).describe();
   text += cuda_text();
-  text += line("NCCL", version_of(named("DP_NCCL_LIBRARY", "libnccl.so.2"), "ncclGetVersion", true));
+  text += line("NCCL", version_of("libnccl.so.2", "ncclGetVersion", true, "DP_NCCL_LIBRARY"));
   const kernels::Mpi* const mpi = kernels::mpi_plugin();
   text += line("MPI", mpi != nullptr ? mpi->version() : "not used: " + kernels::mpi_reason());
   return text;

@@ -41,7 +41,9 @@ Holder holder_of_this_code(const fs::path& program) {
   const auto& object = *static_cast<const link_map*>(extra);
   Holder holder{program, {}};
   std::error_code error;
-  if (object.l_name != nullptr && *object.l_name != '\0') holder.file = fs::canonical(object.l_name, error);
+  // The loader's name of a program is empty. One that was relative when it was loaded may be another file now.
+  if (object.l_name != nullptr && *object.l_name != '\0')
+    holder.file = *object.l_name == '/' ? fs::canonical(object.l_name, error) : fs::path();
   const char* strings = nullptr;
   for (const ElfW(Dyn)* entry = object.l_ld; entry->d_tag != DT_NULL; ++entry)
     if (entry->d_tag == DT_STRTAB)  // an address; some systems leave it relative to the object
@@ -57,6 +59,16 @@ Holder holder_of_this_code(const fs::path& program) {
 bool overridden() {
   const char* const named = std::getenv("DP_PLUGIN_PATH");
   return named != nullptr && *named != '\0';
+}
+
+// Why DP_PLUGIN_PATH is not searched; empty if it is.
+std::string refused() {
+  if (overridden())
+    for (const fs::path& entry : split(std::getenv("DP_PLUGIN_PATH")))
+      if (!entry.is_absolute())
+        return "DP_PLUGIN_PATH has " + entry.string() +
+               ", which depends on the working folder; set absolute paths in it";
+  return {};
 }
 
 // Possible paths of the plugin, in search order. A file in DP_PLUGIN_PATH named libdp_* is a candidate only for the
@@ -100,6 +112,8 @@ std::string listed(const std::vector<fs::path>& files) {
 const char* abi_hash() { return DP_ABI_HASH; }
 
 PluginFile load_plugin_file(const std::string& file, const char* entry, const std::string& title) {
+  if (const std::string reason = refused(); !reason.empty())
+    return {nullptr, {}, "no " + title + " is used: " + reason};
   const std::vector<fs::path> files = candidates(file);
   for (const fs::path& path : files) {
     std::error_code error;

@@ -13,8 +13,8 @@ struct PluginFile {
   void* interface = nullptr;  // returned by the plugin's entry function
   std::string path, reason;   // reason: why `interface` is null
 };
-// Finds and loads the plugin `file`. If DP_PLUGIN_PATH is set (folders or files, separated by colons), only its entries
-// are searched. Otherwise the order is (docs/decisions/0029):
+// Finds and loads the plugin `file`. If DP_PLUGIN_PATH is set (absolute folders or files, separated by colons), only
+// its entries are searched. Otherwise the order is (docs/decisions/0029):
 // - the absolute folders in the run path of the program or shared library that contains this code;
 // - the folder of that file, then its ../lib/dp;
 // - the folder of the program, then its ../lib/dp.

@@ -9,8 +9,11 @@ namespace dp_bench {
 namespace {
 
 std::filesystem::path own_folder() {
-  std::error_code ignored;
-  return std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  std::error_code unknown;
+  const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", unknown);
+  if (unknown)  // a relative path would start a program of the working folder
+    throw dp::Error(dp::ErrorCode::usage, "cannot read /proc/self/exe to find other programs: " + unknown.message());
+  return program.parent_path();
 }
 
 }  // namespace
@@ -23,7 +26,12 @@ void point_to_plugins() {
 
 std::string find_program(const std::string& name) {
   std::vector<std::filesystem::path> folders;
-  if (const char* path = std::getenv("DP_BENCH_PATH"); path != nullptr && *path != '\0') folders.emplace_back(path);
+  if (const char* path = std::getenv("DP_BENCH_PATH"); path != nullptr && *path != '\0') {
+    if (*path != '/')
+      throw dp::Error(dp::ErrorCode::usage, "DP_BENCH_PATH is " + std::string(path) +
+                                                ", which depends on the working folder; set an absolute path");
+    folders.emplace_back(path);
+  }
   std::error_code ignored;
   for (const char* place : {".", "../../benchmarks", "../lib/dp"})
     folders.push_back((own_folder() / place).lexically_normal());

@@ -25,6 +25,14 @@ if(TARGET dp_mpi)
   install(TARGETS dp_mpi LIBRARY DESTINATION lib/dp)
 endif()
 
+# Programs are built with the run path that they have when installed: folders of libraries outside the system's.
+# Otherwise CMake reserves room for another one by an empty element, which the loader takes as the working folder.
+foreach(program dp_train dp_cuda dp_peer_probe dp_fetch dp_bench bench_step bench_ops bench_comm dp_mpi)
+  if(TARGET ${program})
+    set_target_properties(${program} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
+  endif()
+endforeach()
+
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/dpConfig.cmake.in ${PROJECT_BINARY_DIR}/dpConfig.cmake
                               INSTALL_DESTINATION ${dp_package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/dpConfigVersion.cmake COMPATIBILITY SameMinorVersion)

@@ -133,6 +133,11 @@ TEST_CASE("measured programs are found in DP_BENCH_PATH first, and the error lis
     CHECK(find_program("bench_step") == fakes.path() + "/bench_step");
     CHECK_THROWS_WITH(find_program("bench_none"),
                       "program bench_none not found in " + fakes.path() + searched + remedy);
+    for (const char* relative : {".", "programs", "./programs", "~/programs"}) {
+      ::setenv("DP_BENCH_PATH", relative, 1);
+      CHECK_THROWS_WITH(find_program("bench_step"), "DP_BENCH_PATH is " + std::string(relative) +
+                                                        ", which depends on the working folder; set an absolute path");
+    }
     ::setenv("DP_BENCH_PATH", "", 1);
     CHECK_THROWS_WITH(find_program("bench_none"), "program bench_none not found in " + searched.substr(2) + remedy);
   }

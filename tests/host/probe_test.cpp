@@ -3,6 +3,8 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "dp/device.h"
+#include "kernels/library_name.h"
 #include "kernels/plugin.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
@@ -77,6 +79,27 @@ TEST_CASE("modules are loaded lazily unless CUDA_MODULE_LOADING is set") {
   ::unsetenv("CUDA_MODULE_LOADING");
 }
 
+TEST_CASE("no variable loads a library of the working folder") {
+  const dp::test::TemporaryFolder folder;
+  const auto previous = std::filesystem::current_path();
+  std::filesystem::copy_file(DP_FAKE_DRIVER_TWO, folder / "planted.so");
+  std::filesystem::current_path(folder.path());
+  for (const std::string variable : {"DP_NCCL_LIBRARY", "DP_CUDNN_LIBRARY"}) {
+    for (const std::string value : {"./planted.so", "../planted.so", "lib/planted.so", "~/planted.so"}) {
+      CHECK_THAT(dp::kernels::relative_library(variable, value),
+                 Catch::StartsWith(variable + " is " + value + ", a path that depends on the working folder"));
+      ::setenv(variable.c_str(), value.c_str(), 1);
+      CHECK_THAT(dp::describe_environment(), Catch::Contains("depends on the working folder"));
+    }
+    ::setenv(variable.c_str(), "planted.so", 1);
+    CHECK_THAT(dp::describe_environment(), !Catch::Contains("planted.so"));
+    ::unsetenv(variable.c_str());
+  }
+  for (const char* value : {"/lib/planted.so", "planted.so", "none"})
+    CHECK(dp::kernels::relative_library("DP_NCCL_LIBRARY", value).empty());
+  std::filesystem::current_path(previous);
+}
+
 TEST_CASE("the probe of this machine's driver reports devices or a reason") {
   const dp::DeviceProbe probe = probe_cuda();
   CHECK((probe.count > 0) != !probe.reason.empty());
@@ -97,5 +120,12 @@ TEST_CASE("DP_PLUGIN_PATH names the plugin, and an invalid or foreign one is rej
              Catch::Contains("belongs to another build of dp") && Catch::Contains("other-hash"));
   dp::test::write_text(folder / "libdp_cuda.so", "not a library");
   CHECK_THAT(refused(folder.path()), Catch::Contains("cannot be loaded"));
+  const auto previous = std::filesystem::current_path();
+  std::filesystem::current_path(folder.path());
+  for (const char* relative : {".", "libdp_cuda.so", "./libdp_cuda.so", "plugins", "/no/such/folder:..", "~/plugins"})
+    CHECK_THAT(refused(relative), Catch::Contains("which depends on the working folder"));
+  for (const char* empty : {":", "/no/such/folder:", ":/no/such/folder"})
+    CHECK_THAT(refused(empty), Catch::Contains("no CUDA plugin was found"));
+  std::filesystem::current_path(previous);
   CHECK_THAT(refused("/no/such/folder:" + std::string(DP_FOREIGN_PLUGIN)), Catch::Contains("another build"));
 }

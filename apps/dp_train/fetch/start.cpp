@@ -7,8 +7,10 @@
 namespace dp_train {
 
 void start_fetch(const Source& source, const FetchOptions& options) {
-  std::error_code ignored;
-  const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", ignored).parent_path();
+  std::error_code unknown;
+  const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path();
+  if (unknown)  // a relative path would start a program of the working folder
+    throw dp::Error(dp::ErrorCode::usage, "fetch: cannot read /proc/self/exe to find dp_fetch: " + unknown.message());
   const std::string mirror = options.mirror.value_or("");
   for (const auto& folder : {own, own / "../lib/dp"}) {
     const std::string program = (folder / "dp_fetch").string();

@@ -1,51 +1,43 @@
 #include "kernels/cuda/comm/nccl_api.h"
 
-#include <dlfcn.h>
-
-#include <cstdlib>
 #include <optional>
 #include <utility>
+
+#include "kernels/cuda/runtime/library_file.h"
 
 namespace dp::kernels::cuda {
 namespace {
 
 constexpr int kOldest = 21000;
 
-template <typename Function>
-bool find(void* library, const char* name, Function& function, std::string& missing) {
-  function = reinterpret_cast<Function>(dlsym(library, name));
-  if (function == nullptr) missing = name;
-  return function != nullptr;
-}
-
 NcclLibrary load() {
-  const char* const named = std::getenv("DP_NCCL_LIBRARY");
-  const std::string file = named != nullptr && *named != '\0' ? named : "libnccl.so.2";
-  void* const library = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return {nullptr, {}, file + " was not found"};
+  LibraryFile library("DP_NCCL_LIBRARY", {"libnccl.so.2"});
+  if (!library.found()) return {nullptr, {}, library.reason()};
   static NcclApi api;
-  std::string missing;
-  const bool complete =
-      find(library, "ncclGetVersion", api.get_version, missing) &&
-      find(library, "ncclGetUniqueId", api.get_unique_id, missing) &&
-      find(library, "ncclCommInitRank", api.comm_init_rank, missing) &&
-      find(library, "ncclCommDestroy", api.comm_destroy, missing) &&
-      find(library, "ncclCommAbort", api.comm_abort, missing) &&
-      find(library, "ncclCommGetAsyncError", api.comm_get_async_error, missing) &&
-      find(library, "ncclGetErrorString", api.get_error_string, missing) &&
-      find(library, "ncclBroadcast", api.broadcast, missing) && find(library, "ncclReduce", api.reduce, missing) &&
-      find(library, "ncclAllReduce", api.all_reduce, missing) &&
-      find(library, "ncclReduceScatter", api.reduce_scatter, missing) &&
-      find(library, "ncclAllGather", api.all_gather, missing) && find(library, "ncclSend", api.send, missing) &&
-      find(library, "ncclRecv", api.receive, missing) && find(library, "ncclGroupStart", api.group_start, missing) &&
-      find(library, "ncclGroupEnd", api.group_end, missing);
-  std::string ignored;
-  find(library, "ncclGetLastError", api.get_last_error, ignored);
-  if (!complete) return {nullptr, {}, file + " is not a usable NCCL library (it lacks " + missing + ")"};
+  library.find("ncclGetVersion", api.get_version);
+  library.find("ncclGetUniqueId", api.get_unique_id);
+  library.find("ncclCommInitRank", api.comm_init_rank);
+  library.find("ncclCommDestroy", api.comm_destroy);
+  library.find("ncclCommAbort", api.comm_abort);
+  library.find("ncclCommGetAsyncError", api.comm_get_async_error);
+  library.find("ncclGetErrorString", api.get_error_string);
+  library.find("ncclBroadcast", api.broadcast);
+  library.find("ncclReduce", api.reduce);
+  library.find("ncclAllReduce", api.all_reduce);
+  library.find("ncclReduceScatter", api.reduce_scatter);
+  library.find("ncclAllGather", api.all_gather);
+  library.find("ncclSend", api.send);
+  library.find("ncclRecv", api.receive);
+  library.find("ncclGroupStart", api.group_start);
+  library.find("ncclGroupEnd", api.group_end);
+  const std::string missing = library.missing() == nullptr ? "" : library.missing();
+  library.find("ncclGetLastError", api.get_last_error);  // may be missing
+  if (!missing.empty())
+    return {nullptr, {}, library.file() + " is not a usable NCCL library (it lacks " + missing + ")"};
   int version = 0;
   if (api.get_version(&version) != NcclResult::success || version < kOldest)
-    return {nullptr, {}, file + " is NCCL " + nccl_release(api) + ", older than 2.10"};
-  return {&api, file, {}};
+    return {nullptr, {}, library.file() + " is NCCL " + nccl_release(api) + ", older than 2.10"};
+  return {&api, library.file(), {}};
 }
 
 std::optional<NcclLibrary>& provided() {

@@ -47,8 +47,10 @@ std::string probe_program() {
   Dl_info info{};
   if (dladdr(reinterpret_cast<const void*>(&probe_program), &info) == 0 || info.dli_fname == nullptr) return {};
   std::error_code error;
-  const fs::path beside = fs::canonical(info.dli_fname, error).parent_path() / "dp_peer_probe";
-  return !error && fs::exists(beside, error) ? beside.string() : std::string();
+  const fs::path self = fs::canonical(info.dli_fname, error);
+  if (error) return {};
+  const fs::path beside = self.parent_path() / "dp_peer_probe";
+  return fs::exists(beside, error) ? beside.string() : std::string();
 }
 
 std::atomic<int> programs_started{0};

@@ -4,20 +4,26 @@
 
 #include <cstdlib>
 
+#include "kernels/library_name.h"
+
 namespace dp::kernels::cuda {
 
 LibraryFile::LibraryFile(const char* variable, std::initializer_list<const char*> names) {
   const char* const named = std::getenv(variable);
+  std::string tried;
   const auto open = [&](const char* file) {
-    file_ += (file_.empty() ? "" : ", ") + std::string(file);
+    tried += (tried.empty() ? "" : ", ") + std::string(file);
     library_ = dlopen(file, RTLD_NOW | RTLD_LOCAL);
     if (library_ != nullptr) file_ = file;
   };
-  if (named != nullptr && *named != '\0')
-    open(named);
-  else
+  if (named != nullptr && *named != '\0') {
+    reason_ = relative_library(variable, named);
+    if (reason_.empty()) open(named);
+  } else {
     for (const char* const name : names)
       if (library_ == nullptr) open(name);
+  }
+  if (library_ == nullptr && reason_.empty()) reason_ = tried + " was not found";
 }
 
 void* LibraryFile::address_of(const char* name) {

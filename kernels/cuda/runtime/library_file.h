@@ -8,13 +8,14 @@ namespace dp::kernels::cuda {
 
 class LibraryFile {
  public:
-  // Loads the file named by the environment variable if it is set, otherwise the first of `names` that loads. The
-  // library is never unloaded.
+  // Loads the library named by the environment variable (kernels/library_name.h) if it is set, otherwise the first of
+  // `names` that loads. It is never unloaded.
   LibraryFile(const char* variable, std::initializer_list<const char*> names);
 
   bool found() const { return library_ != nullptr; }
-  const std::string& file() const { return file_; }  // the loaded file, or the files that were tried
-  const char* missing() const { return missing_; }   // the first missing function; null: none
+  const std::string& reason() const { return reason_; }  // why it is not found
+  const std::string& file() const { return file_; }      // the loaded file
+  const char* missing() const { return missing_; }       // the first missing function; null: none
 
   template <typename Function>
   void find(const char* name, Function& function) {
@@ -25,7 +26,7 @@ class LibraryFile {
   void* address_of(const char* name);
 
   void* library_ = nullptr;
-  std::string file_;
+  std::string file_, reason_;
   const char* missing_ = nullptr;
 };
 

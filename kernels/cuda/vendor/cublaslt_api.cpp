@@ -15,7 +15,7 @@ constexpr bool kNew = CUDART_VERSION >= 13000;
 
 CublasLtLibrary load_cublaslt() {
   LibraryFile library("DP_CUBLASLT_LIBRARY", {kFiles[kNew ? 0 : 1], kFiles[kNew ? 1 : 0]});
-  if (!library.found()) return {nullptr, {}, library.file() + " was not found"};
+  if (!library.found()) return {nullptr, {}, library.reason()};
   static CublasLtApi api;
   library.find("cublasLtGetVersion", api.get_version);
   library.find("cublasLtGetStatusString", api.get_status_string);

@@ -10,7 +10,7 @@ namespace {
 
 CudnnLibrary load_cudnn() {
   LibraryFile library("DP_CUDNN_LIBRARY", {"libcudnn.so.9"});
-  if (!library.found()) return {nullptr, {}, library.file() + " was not found"};
+  if (!library.found()) return {nullptr, {}, library.reason()};
   static CudnnApi api;
   library.find("cudnnGetVersion", api.get_version);
   library.find("cudnnGetErrorString", api.get_error_string);

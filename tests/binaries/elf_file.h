@@ -1,0 +1,22 @@
+// What the dynamic loader and the kernel read in a program or shared library (64-bit ELF of this machine).
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+namespace dp::test {
+
+struct ElfFile {
+  std::vector<std::string> run_path;  // the elements of DT_RUNPATH and DT_RPATH, empty ones too
+  std::vector<std::string> needed;    // DT_NEEDED, DT_AUXILIARY, DT_FILTER, DT_AUDIT and DT_DEPAUDIT, and the loader
+};
+
+// Empty if the file is no program or shared library.
+std::optional<ElfFile> read_elf(const std::string& path);
+
+// The elements of the run path and the libraries that depend on the working folder, in quotes.
+std::vector<std::string> relative_places(const ElfFile& file);
+
+}  // namespace dp::test
