@@ -7,8 +7,8 @@
 
 namespace command_line {
 
-// The options at the top of the file; the table [resolved] is ignored. dp::Error(usage) if the file cannot be read, or
-// holds another table or a value of an unsupported type.
+// The options at the top of the file; the table [resolved] is ignored. dp::Error(usage) if the file cannot be read,
+// is nested deeply, or holds another table or a value of an unsupported type.
 std::vector<dp::RecordedOption> read_config_file(const std::string& path);
 
 }  // namespace command_line

@@ -26,6 +26,8 @@ const std::vector<std::string> kShells{"bash", "zsh", "fish", "man"};
 // The options that these subcommands accept.
 const std::vector<std::string_view> kSelftestOptions{"gpus", "num-gpus", "cpu", "replicas-per-device", "engine"};
 const std::vector<std::string_view> kFetchOptions{"data-path", "quiet", "no-progress"};
+// dp_train's own options that a run records beside those of dp::run_options().
+const std::vector<std::string_view> kRecordedOptions{"model", "data-path", "input", "classes", "images"};
 
 // Options from one source: the record of a resumed run, a file, the command line.
 struct Layer {
@@ -73,10 +75,17 @@ Choices merged(const std::vector<Layer>& layers) {
   return choices;
 }
 
+// Files and checkpoints may come from elsewhere. They set what a run records, never where to write or what to do.
+bool is_recorded(const std::string& option) {
+  const std::string name = sets(option);
+  const auto* const row = dp::run_options().find(name);
+  return row != nullptr ? row->recorded : std::ranges::find(kRecordedOptions, name) != kRecordedOptions.end();
+}
+
 Values recorded_values(const std::vector<dp::RecordedOption>& recorded) {
   Values values;
   for (const dp::RecordedOption& option : recorded)
-    if (const Row* const row = command_table().find(option.name))
+    if (const Row* const row = command_table().find(option.name); row != nullptr && is_recorded(option.name))
       values[option.name] = dp::parse_option(row->accepts, option.texts);
   return values;
 }
@@ -84,12 +93,22 @@ Values recorded_values(const std::vector<dp::RecordedOption>& recorded) {
 Values configured_values(const Command& command) {
   Values values;
   std::vector<std::string> names;
-  for (const Row& row : command_table().rows()) names.push_back(row.name);
+  for (const Row& row : command_table().rows())
+    if (is_recorded(row.name)) names.push_back(row.name);
   for (const dp::RecordedOption& option : command.configured) {
     const std::string where = "--config '" + *command.config + "': " + option.name;
     const Row* const row = command_table().find(option.name);
+    if (option.name == "parameter-groups")
+      throw dp::Error(
+          dp::ErrorCode::usage,
+          where + " were set by another program, which alone can repeat this run; dp_train has no such option");
     if (row == nullptr)
       throw dp::Error(dp::ErrorCode::usage, where + " is not an option" + command_line::suggestion(option.name, names));
+    if (!is_recorded(option.name))
+      throw dp::Error(dp::ErrorCode::usage,
+                      where +
+                          " does not belong in a file, which sets only the options that config.toml records; give --" +
+                          option.name + " on the command line");
     try {
       values[option.name] = dp::parse_option(row->accepts, option.texts);
     } catch (const dp::Error& error) {

@@ -3,10 +3,28 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "engine/checkpoint/byte_source.h"
 
 namespace dp {
+
+// Parses a record: discarded (Json::is_discarded()) if it is no valid JSON or has more than 16 levels of objects and
+// lists in one another, because copies, comparisons and texts of a value recurse.
+template <typename Json>
+Json parse_record(std::string_view text) {
+  constexpr int kMostLevels = 16;
+  bool deep = false;
+  Json json = Json::parse(
+      text,
+      [&deep](int depth, typename Json::parse_event_t, Json&) {
+        deep = deep || depth > kMostLevels;
+        return !deep;
+      },
+      false);
+  return deep ? Json(Json::value_t::discarded) : std::move(json);
+}
 
 // Parses a JSON object with at most four levels of nesting. Error(data) begins with `name`.
 nlohmann::json parse_small_json(const std::string& text, const std::string& name);

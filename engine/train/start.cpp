@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "dp/error.h"
+#include "engine/checkpoint/small_json.h"
 
 namespace dp {
 namespace {
@@ -34,7 +35,7 @@ void require_same_options(ProcessGroup& group, nlohmann::ordered_json config) {
   for (const char* own :
        {"resolved", "workers", "threads-per-replica", "init", "init-partial", "images-on", "data-path"})
     config.erase(own);
-  const auto first = nlohmann::ordered_json::parse(group.from_first(config.dump()));
+  const auto first = parse_record<nlohmann::ordered_json>(group.from_first(config.dump()));
   for (const auto& [name, value] : config.items())
     if (!first.contains(name) || first.at(name) != value)
       throw Error(ErrorCode::usage, "rank " + std::to_string(group.rank()) + " was started with " + name + " " +

@@ -262,6 +262,17 @@ TEST_CASE("env.json keeps all parts of a run, and the end of a part replaces onl
     end_environment(temp.path(), {{"started", "6"}}, "complete");
     CHECK(parts().size() == 2);
   }
+  for (const char* nested : {"[", "{\"a\":"}) {
+    std::string deep = "{\"parts\":[{\"started\":";
+    for (int i = 0; i < 300'000; ++i) deep += nested;
+    for (int i = 0; i < 300'000; ++i) deep += *nested == '[' ? "]" : i == 0 ? "1}" : "}";
+    deep += "}]}";
+    CHECK(Json::accept(deep));
+    write_text(temp / "env.json", deep);
+    add_environment(temp.path(), {{"started", "7"}});  // too deep to be copied
+    CHECK(parts().size() == 1);
+    expect_error(ErrorCode::data, {"the recorded options are not a JSON object"}, [&] { recorded_options(deep); });
+  }
   write_text(temp / "env.json", "{\"parts\":[{}]}" + std::string(std::size_t{16} << 20, ' '));
   add_environment(temp.path(), {{"started", "5"}});  // too long to be read
   CHECK(parts().size() == 1);

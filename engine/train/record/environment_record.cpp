@@ -10,7 +10,9 @@
 #include <fstream>
 #include <sstream>
 
+#include "dp/trainer.h"
 #include "engine/base/atomic_text.h"
+#include "engine/checkpoint/small_json.h"
 
 namespace dp {
 namespace {
@@ -32,7 +34,7 @@ std::string host() {
 std::vector<std::string> command_line() {
   std::ifstream file("/proc/self/cmdline", std::ios::binary);
   std::vector<std::string> words;
-  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(printable(word));
   return words;
 }
 
@@ -54,8 +56,9 @@ nlohmann::ordered_json read_parts(const std::string& file) {
                         std::filesystem::file_size(file, error) <= kLongest;
   nlohmann::ordered_json json;
   if (readable) {
-    std::ifstream in(file, std::ios::binary);
-    json = nlohmann::ordered_json::parse(in, nullptr, false);
+    std::ostringstream text;
+    text << std::ifstream(file, std::ios::binary).rdbuf();
+    json = parse_record<nlohmann::ordered_json>(text.str());
   }
   const bool good = json.is_object() && json.contains("parts") && json.at("parts").is_array();
   return good ? json : nlohmann::ordered_json{{"parts", nlohmann::ordered_json::array()}};

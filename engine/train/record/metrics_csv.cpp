@@ -4,6 +4,8 @@
 #include <cmath>
 #include <sstream>
 
+#include "engine/checkpoint/small_json.h"
+
 namespace dp {
 namespace {
 
@@ -38,8 +40,7 @@ std::string csv_table(const std::string& metrics_jsonl) {
   std::istringstream in(metrics_jsonl);
   std::string table = csv_header();
   for (std::string line; std::getline(in, line);)
-    if (const auto record = nlohmann::ordered_json::parse(line, nullptr, false); record.is_object())
-      table += csv_row(record);
+    if (const auto record = parse_record<nlohmann::ordered_json>(line); record.is_object()) table += csv_row(record);
   return table;
 }
 

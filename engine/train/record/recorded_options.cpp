@@ -7,6 +7,7 @@
 #include "dp/run_options.h"
 #include "engine/base/atomic_text.h"
 #include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/checkpoint/small_json.h"
 #include "engine/checkpoint/train_state.h"
 #include "engine/train/record/run_config.h"
 #include "engine/train/restore.h"
@@ -44,7 +45,7 @@ std::string resumed_config(const std::string& resume, const std::string& output_
 }
 
 std::vector<RecordedOption> recorded_options(const std::string& config) {
-  const auto json = nlohmann::ordered_json::parse(config, nullptr, false);
+  const auto json = parse_record<nlohmann::ordered_json>(config);
   if (!json.is_object()) throw Error(ErrorCode::data, "the recorded options are not a JSON object");
   std::vector<RecordedOption> options;
   for (const auto& [name, value] : json.items()) {

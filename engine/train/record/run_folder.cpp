@@ -19,6 +19,7 @@
 #include "engine/base/text.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/checkpoint_names.h"
+#include "engine/checkpoint/small_json.h"
 #include "engine/train/record/metrics_csv.h"
 
 namespace dp {
@@ -64,7 +65,7 @@ std::size_t bytes_up_to(const std::string& path, std::int64_t step) {
   std::ifstream in(path, std::ios::binary);
   std::size_t bytes = 0;
   for (std::string line; std::getline(in, line) && !in.eof(); bytes += line.size() + 1) {
-    const auto record = nlohmann::json::parse(line, nullptr, false);
+    const auto record = parse_record<nlohmann::json>(line);
     if (!record.is_object()) break;
     const auto at = record.find("step");
     if (at == record.end() || !at->is_number_integer() || at->get<std::int64_t>() > step) break;
@@ -163,7 +164,7 @@ double RunFolder::seconds_train() const {
   double seconds = 0;
   std::ifstream in(path_ + "/metrics.jsonl", std::ios::binary);
   for (std::string line; std::getline(in, line);) {
-    const auto record = nlohmann::json::parse(line, nullptr, false);
+    const auto record = parse_record<nlohmann::json>(line);
     if (!record.is_object() || !record.contains("seconds_train") || !record["seconds_train"].is_number()) continue;
     seconds = record["seconds_train"].get<double>();
   }

@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "dp/error.h"
 #include "engine/base/atomic_text.h"
 #include "engine/base/text.h"
+#include "engine/checkpoint/small_json.h"
 #include "engine/train/report/png_image.h"
 #include "engine/train/report/predictions.h"
 
@@ -104,9 +106,10 @@ std::optional<PredictionsRecord> read_predictions(const std::string& file) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error) || std::filesystem::file_size(file, error) > kLongest)
     return std::nullopt;
-  std::ifstream in(file, std::ios::binary);
+  std::ostringstream text;
+  text << std::ifstream(file, std::ios::binary).rdbuf();
   try {
-    return record_of(PlainJson::parse(in));
+    return record_of(parse_record<PlainJson>(text.str()));
   } catch (const Error&) {
   } catch (const PlainJson::exception&) {
   }

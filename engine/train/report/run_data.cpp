@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "dp/error.h"
+#include "engine/checkpoint/small_json.h"
 
 namespace dp {
 namespace {
@@ -48,7 +49,7 @@ void keep_changes(nlohmann::json& line) {
 
 nlohmann::ordered_json read_parts(const std::string& text) {
   using Json = nlohmann::ordered_json;
-  const Json environment = Json::parse(text, nullptr, false);
+  const Json environment = parse_record<Json>(text);
   Json parts = Json::array();
   if (!environment.is_object() || !environment.contains("parts")) return parts;
   for (Json part : environment.at("parts")) {
@@ -159,7 +160,7 @@ RunData read_run(const std::string& folder) {
   RunData run;
   run.name = fs::path(folder).lexically_normal().filename().string();
   if (run.name.empty() || run.name == ".") run.name = fs::canonical(folder, error).filename().string();
-  run.summary = nlohmann::json::parse(text_of(folder + "/summary.json"), nullptr, false);
+  run.summary = parse_record<nlohmann::json>(text_of(folder + "/summary.json"));
   using Json = nlohmann::json;
   if (!run.summary.is_object())
     run.summary = nullptr;
@@ -170,7 +171,7 @@ RunData read_run(const std::string& folder) {
   run.predictions = read_predictions(folder + "/predictions.json");
   std::ifstream lines(folder + "/metrics.jsonl", std::ios::binary);
   for (std::string text; std::getline(lines, text);) {
-    Json line = Json::parse(text, nullptr, false);
+    Json line = parse_record<Json>(text);
     if (!line.is_object() || !line.contains("kind")) continue;
     keep_typed<Json>(line, {{"average", &Json::is_boolean},
                             {"skipped", &Json::is_number_integer},

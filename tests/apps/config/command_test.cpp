@@ -2,6 +2,7 @@
 #include "dp_train/command.h"
 
 #include <filesystem>
+#include <set>
 
 #include "apps/run_program.h"
 #include "dp/error.h"
@@ -44,6 +45,56 @@ TEST_CASE("an option on the command line replaces an equivalent option of a conf
   CHECK(options_of("bn = \"pooled\"\n", {"--sync-bn"}).parallel.batch_norm == dp::BatchNormMode::sync);
   CHECK(options_of("no-graphs = true\n", {"--graphs", "auto"}).parallel.graphs == dp::Graphs::automatic);
   CHECK(options_of("graphs = \"auto\"\n", {"--no-graphs"}).parallel.graphs == dp::Graphs::never);
+}
+
+TEST_CASE("a file sets exactly the options that a run records, in any of their forms") {
+  const TemporaryFolder temp;
+  dp::TrainerOptions options;
+  options.optimizer = dp::AdamW{};
+  const auto value_of = [](const dp::OptionText& row) -> std::string {
+    switch (row.accepts.kind) {
+      case dp::Accepts::Kind::flag: return "true";
+      case dp::Accepts::Kind::text: return "\"" + (row.accepts.names.empty() ? "x" : row.accepts.names.front()) + "\"";
+      default: return "1";
+    }
+  };
+  std::set<std::string> settable{"model",   "data-path", "input",   "classes", "images", "batch-size-per-gpu",
+                                 "sync-bn", "no-graphs", "lr-scale"};
+  for (const auto& row : dp::run_options().rows())
+    if (row.recorded) settable.insert(row.name);
+  int refused = 0;
+  for (const auto& row : dp_train::command_table().rows()) {
+    write_text(temp / "a.toml", row.name + " = " + value_of(row) + "\n");
+    std::string message;
+    try {
+      parsed({"--config", temp / "a.toml", "--model", "mlp"});
+    } catch (const dp::Error& error) {
+      message = error.what();
+    }
+    INFO(row.name << ": " << message);
+    const bool is_refused = message.find(": " + row.name + " does not belong in a file") != std::string::npos;
+    CHECK(is_refused != settable.contains(row.name));
+    if (is_refused) CHECK_THAT(message, Catch::EndsWith("; give --" + row.name + " on the command line"));
+    refused += is_refused;
+  }
+  CHECK(refused > 20);
+}
+
+TEST_CASE("a checkpoint sets no option that chooses where to write or what to do") {
+  const Command command = dp_train::complete(parsed({"--resume", "run"}), {{"summary", {"/elsewhere"}},
+                                                                           {"trace", {"/elsewhere"}},
+                                                                           {"output-dir", {"/elsewhere"}},
+                                                                           {"experiment", {"elsewhere"}},
+                                                                           {"save-config", {"/elsewhere"}},
+                                                                           {"engine", {"ddp"}},
+                                                                           {"master-addr", {"example.org"}},
+                                                                           {"evaluate", {"true"}},
+                                                                           {"resume", {"/elsewhere"}},
+                                                                           {"seed", {"7"}}});
+  CHECK(command.trainer.parallel.seed == 7);
+  CHECK((command.trainer.summary_file.empty() && command.trainer.trace_file.empty()));
+  CHECK((!command.output_dir && !command.experiment && !command.save_config && !command.master_addr));
+  CHECK((command.engine == "dp" && !command.evaluate && command.trainer.resume == "run"));
 }
 
 TEST_CASE("a flag that sets another option has no effect if it is false") {

@@ -77,6 +77,51 @@ TEST_CASE("a flag that is switched off takes precedence over a config, and a con
   CHECK(read_text(temp / "again.toml") == read_text(temp / "off.toml"));
 }
 
+TEST_CASE("a config writes to no place of its own choice") {
+  const TemporaryFolder temp;
+  for (const std::string option : {"summary", "save-config", "trace", "output-dir", "experiment"}) {
+    write_text(temp / "bad.toml", option + " = \"" + (temp / "planted") + "\"\n");
+    check_bad_input({{"--config", "bad.toml", "--model", "mlp", "--dataset", "synthetic", "--cpu", "1"},
+                     2,
+                     {"bad.toml': " + option + " does not belong in a file", "give --" + option}},
+                    temp.path());
+    CHECK_FALSE(std::filesystem::exists(temp / "planted"));
+    CHECK_FALSE(std::filesystem::exists(temp / "runs"));
+  }
+}
+
+TEST_CASE("a config that is nested deeply is refused before it is read") {
+  const TemporaryFolder temp;
+  const auto repeated = [](const std::string& part, int times) {
+    std::string text;
+    for (int i = 0; i < times; ++i) text += part;
+    return text;
+  };
+  constexpr int kMany = 100'000;
+  const auto check = [&](const std::string& toml, const std::string& fragment) {
+    write_text(temp / "bad.toml", toml);
+    check_bad_input({{"--config", "bad.toml"}, 2, {"bad.toml': line ", fragment}, toml.size()}, temp.path());
+  };
+  for (const std::string& toml :
+       {repeated("a.", kMany) + "a = 1\n", repeated("a . ", kMany) + "a = 1\n", repeated("\"=\".", kMany) + "a = 1\n",
+        repeated("'\\'.", kMany) + "a = 1\n", repeated("\"\\\"\".", kMany) + "a = 1\n",
+        "[" + repeated("a.", kMany) + "a]\n", "[[" + repeated("a.", kMany) + "a]]\n",
+        "[resolved]\n" + repeated("a.", kMany) + "a = 1\n", "a = {" + repeated("b.", kMany) + "b = 1}\n",
+        "a = " + repeated("[", kMany), "a = " + repeated("{b = ", kMany), "a = " + repeated("[\n", kMany),
+        "a = \"\"\"\"\"\"\nb = ''''''\n" + repeated("a.", kMany) + "a = 1\n",
+        "a = \"\"\"x\"\"\"\"\" # \"\n" + repeated("a.", kMany) + "a = 1\n"})
+    check(toml, "more than 8 levels of tables or lists");
+  check("lr = \"\n" + repeated("a.", kMany) + "a = 1\n", "line 1");  // the parser stops at the open string
+  write_text(temp / "long.toml", "a = \"" + repeated("x", 2 << 20) + "\"\n");
+  check_bad_input({{"--config", "long.toml"}, 2, {"long.toml': has 2097159 bytes", "at most"}}, temp.path());
+  write_text(
+      temp / "good.toml",
+      "model = \"mlp\" # a.b.c.d.e.f.g.h.i.j.k\n# [[[[[[[[[[\nfreeze = ['a.b.c.d.e.f.g.h.i.j', \"[[[[[[[[[\"]\n");
+  CHECK_THAT(
+      run_dp_train({"--config", "good.toml", "--dataset", "synthetic", "--cpu", "1", "--dry-run"}, temp.path()).err,
+      Catch::Contains("no parameter of the model matches 'a.b.c.d.e.f.g.h.i.j'"));
+}
+
 TEST_CASE("a config that cannot be used is refused, with the line or the option") {
   const TemporaryFolder temp;
   const auto check = [&](const std::string& toml, const Words& fragments) {
@@ -85,6 +130,7 @@ TEST_CASE("a config that cannot be used is refused, with the line or the option"
   };
   check("lr = 0.1\nmomentum = \n", {"line 2"});
   check("lrr = 0.1\n", {"lrr", "did you mean lr?"});
+  check("parameter-groups = [\"fc*: lr x 2\"]\n", {"parameter-groups were set by another program"});
   check("epochs = 1.5\n", {"epochs", "'1.5' is not a whole number"});
   check("nesterov = 1\n", {"nesterov", "'1' is not"});
   check("lr = 1979-05-27\n", {"lr must be a string, number"});
