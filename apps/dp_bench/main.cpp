@@ -33,7 +33,7 @@ std::string processor() {
 
 std::string command_line(int argc, const char* const* argv) {
   std::string line = "dp_bench";
-  for (int i = 1; i < argc; ++i) line += std::string(" ") + argv[i];
+  for (int i = 1; i < argc; ++i) line += " " + dp::printable(argv[i]);
   return line;
 }
 

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "dp/trainer.h"
 
@@ -32,24 +34,72 @@ std::size_t utf8_length(std::string_view text, std::size_t at) {
   return 0;
 }
 
-// C0 and C1 controls, DEL, line separators, and characters that change the text direction.
-bool is_control(std::string_view character) {
+// Of a valid UTF-8 character.
+char32_t code_point(std::string_view character) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(character[i]); };
-  if (character.size() == 1) return byte(0) < 0x20 || byte(0) == 0x7F;
-  if (character.size() == 2) return byte(0) == 0xC2 && byte(1) < 0xA0;
-  if (character.size() != 3 || byte(0) != 0xE2) return false;
-  return (byte(1) == 0x80 && (byte(2) >= 0xA8 && byte(2) <= 0xAE)) ||
-         (byte(1) == 0x81 && byte(2) >= 0xA6 && byte(2) <= 0xA9);
+  if (character.size() == 1) return byte(0);
+  char32_t code = byte(0) & (0x7Fu >> character.size());
+  for (std::size_t i = 1; i < character.size(); ++i) code = code << 6 | (byte(i) & 0x3Fu);
+  return code;
+}
+
+// Control characters, line separators, characters that change the text direction, and those without a width: of two
+// texts that look the same, or of one that reads otherwise than it is, a reader cannot tell.
+bool is_invisible(char32_t code) {
+  static constexpr std::array<std::pair<char32_t, char32_t>, 14> kRanges{{{0x00, 0x1F},
+                                                                          {0x7F, 0x9F},
+                                                                          {0xAD, 0xAD},
+                                                                          {0x61C, 0x61C},
+                                                                          {0x115F, 0x1160},
+                                                                          {0x180E, 0x180E},
+                                                                          {0x200B, 0x200F},
+                                                                          {0x2028, 0x202E},
+                                                                          {0x2060, 0x206F},
+                                                                          {0x3164, 0x3164},
+                                                                          {0xFEFF, 0xFEFF},
+                                                                          {0xFFA0, 0xFFA0},
+                                                                          {0xFFF9, 0xFFFB},
+                                                                          {0xE0000, 0xE0FFF}}};
+  return std::ranges::any_of(kRanges,
+                             [code](const auto& range) { return code >= range.first && code <= range.second; });
+}
+
+// What follows "http://", without the user name, the password and the query.
+std::string without_secrets(std::string_view address) {
+  const std::string_view authority = address.substr(0, address.find_first_of("/?#"));
+  const std::size_t colon = authority.find(':');
+  // What is no port may be a password with a slash in it.
+  const bool open = colon != std::string_view::npos && !authority.starts_with('[') &&
+                    authority.find_first_not_of("0123456789'\",;)", colon + 1) != std::string_view::npos;
+  const std::size_t user = (open ? address : authority).rfind('@');
+  std::string shown = user == std::string_view::npos ? std::string(address) : "***" + std::string(address.substr(user));
+  if (const std::size_t query = shown.find('?'); query != std::string::npos && query + 1 < shown.size())
+    shown.replace(query + 1, std::min(shown.find_first_of("'\"", query), shown.size()) - query - 1, "***");
+  return shown;
+}
+
+// Every address ends at a space.
+std::string with_addresses_hidden(std::string_view text) {
+  std::string shown;
+  for (std::size_t mark = 0; (mark = text.find(":/", mark)) != std::string_view::npos; mark = 0) {
+    const std::size_t begin = std::min(text.find_first_not_of('/', mark + 1), text.size());
+    const std::size_t length = std::min(text.find_first_of(" \t\r\n", begin), text.size()) - begin;
+    shown += std::string(text.substr(0, begin)) + without_secrets(text.substr(begin, length));
+    text.remove_prefix(begin + length);
+  }
+  return shown + std::string(text);
 }
 
 }  // namespace
 
-std::string printable(std::string_view text) {
+std::string printable(std::string_view raw) {
+  const std::string shown = with_addresses_hidden(raw);
+  const std::string_view text = shown;
   std::string out;
   for (std::size_t at = 0; at < text.size();) {
     const std::size_t length = utf8_length(text, at);
     const std::string_view character = text.substr(at, std::max<std::size_t>(length, 1));
-    if (length != 0 && !is_control(character))
+    if (length != 0 && !is_invisible(code_point(character)))
       out += character;
     else
       for (const char c : character) out += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));

@@ -41,7 +41,10 @@ std::string expected(std::string_view text) {
     std::uint32_t point = 0;
     const std::size_t length = front_length(text, &point);
     const bool control = point < 0x20 || (point >= 0x7f && point <= 0x9f) || (point >= 0x2028 && point <= 0x202e) ||
-                         (point >= 0x2066 && point <= 0x2069);
+                         (point >= 0x2060 && point <= 0x206f) || (point >= 0x200b && point <= 0x200f) ||
+                         (point >= 0x115f && point <= 0x1160) || (point >= 0xfff9 && point <= 0xfffb) ||
+                         (point >= 0xe0000 && point <= 0xe0fff) || point == 0xad || point == 0x61c || point == 0x180e ||
+                         point == 0x3164 || point == 0xfeff || point == 0xffa0;
     const std::string_view front = text.substr(0, length == 0 ? 1 : length);
     shown += length == 0 || control ? escaped(front) : std::string(front);
     text.remove_prefix(front.size());
@@ -86,6 +89,35 @@ TEST_CASE("an incomplete character at the end is escaped, and decoding continues
     }
   CHECK(dp::printable("").empty());
   CHECK(dp::printable("a\xff\xc3\xa9\x80z") == "a\\xff\xc3\xa9\\x80z");
+}
+
+TEST_CASE("no control, mark of direction or character without a width is printed") {
+  for (const std::string hidden : {"\u202a", "\u202b", "\u202c", "\u202d", "\u202e", "\u2066",    "\u2067", "\u2068",
+                                   "\u2069", "\u200e", "\u200f", "\u061c", "\u200b", "\u200c",    "\u200d", "\u2060",
+                                   "\u2064", "\ufeff", "\u00ad", "\u180e", "\u3164", "\U000e0041"}) {
+    CHECK(dp::printable("a" + hidden + "b") == "a" + escaped(hidden) + "b");
+    check(hidden + hidden);
+  }
+  for (const std::string shown : {"بقرة", "ꯅꯨꯡ", "naïve", "数", "😀", "ünï", "-\u2010\u2027\u2030"})
+    CHECK(dp::printable(shown) == shown);
+}
+
+TEST_CASE("no password, user name or query of an address is printed") {
+  const auto shown = [](const std::string& text) { return dp::printable(text); };
+  CHECK(shown("http://me:secret@host/x") == "http://***@host/x");
+  CHECK(shown("https://secret@host:80/x") == "https://***@host:80/x");
+  CHECK(shown("--mirror 'http://me:secret@host/x' failed") == "--mirror 'http://***@host/x' failed");
+  CHECK(shown("HTTP://me:se@cret@host/ and socks5h://me:secret@[::1]:9/") ==
+        "HTTP://***@host/ and socks5h://***@[::1]:9/");
+  for (const std::string password : {"se/cret", "se?cret", "se#cret", "se'cret", "se\"cret", "12a/b", "", "%40:/"})
+    CHECK(shown("a http://me:" + password + "@host/x b") == "a http://***@host/x b");
+  CHECK(shown("http://host/x?key=secret&b=1") == "http://host/x?***");
+  CHECK(shown("'http://me:secret@host/x?key=secret': 404") == "'http://***@host/x?***': 404");
+  CHECK(shown("http:/me:secret@host/x") == "http:/***@host/x");  // as a path
+  for (const std::string plain :
+       {"http://host:8080/x", "http://host/pkg@1.2/x", "http://host:80/pkg@1.2", "http://[::1]:80/x",
+        "'http://host:8080', 'b@c'", "me@host", "a: b@c", "/a:/", ":/", "http://", "http://host?"})
+    CHECK(shown(plain) == plain);
 }
 
 TEST_CASE("durations are rounded to seconds, and numbers have a comma before every third digit from the right") {

@@ -118,8 +118,9 @@ TEST_CASE("a whisker beyond all bars is inside the page") {
                        Catch::Contains("<rect class=\"spread\" x=\"187.5\" y=\"8\" width=\"812.5\""));
 }
 
-TEST_CASE("text in HTML has no control characters but newlines") {
-  CHECK(escaped("a<b>&\"c\"\n\t\x01\x1f d\x7f") == "a&lt;b&gt;&amp;&quot;c&quot;\n d\x7f");
+TEST_CASE("text in HTML keeps its lines, and shows invisible characters as messages do") {
+  CHECK(escaped("a<b>&\"c\"\n\t\x01\x1f d\x7f") == "a&lt;b&gt;&amp;&quot;c&quot;\n\\x09\\x01\\x1f d\\x7f");
+  CHECK(escaped("a\u202eb\n\n") == "a\\xe2\\x80\\xaeb\n\n");
 }
 
 TEST_CASE("the axis of y has at most six round values, from 0") {

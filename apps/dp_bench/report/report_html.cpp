@@ -1,4 +1,5 @@
 // A self-contained HTML page: no script, no external resources, responsive, with a dark mode.
+#include <dp/trainer.h>
 #include <algorithm>
 #include <cmath>
 
@@ -108,17 +109,17 @@ std::string table_of(const Section& section) {
 
 std::string escaped(const std::string& text) {
   std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '"')
-      out += "&quot;";
-    else if (static_cast<unsigned char>(c) >= 0x20 || c == '\n')
-      out += c;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    for (const char c : dp::printable(text.substr(begin, end - begin))) switch (c) {
+        case '&': out += "&amp;"; break;
+        case '<': out += "&lt;"; break;
+        case '>': out += "&gt;"; break;
+        case '"': out += "&quot;"; break;
+        default: out += c;
+      }
+    if (end < text.size()) out += '\n';
+    begin = end + 1;
   }
   return out;
 }
@@ -127,6 +128,8 @@ std::string to_html(const Report& report) {
   std::string out =
       "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n"
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
+      "img-src data:; base-uri 'none'; form-action 'none'\"/>\n"
       "<link rel=\"icon\" href=\"data:,\"/>\n<title>" +
       escaped("dp_bench " + report.command + ": " + report.title) + "</title>\n<style>" + kStyle +
       "</style>\n</head>\n<body>\n<h1>" + escaped(report.title) + "</h1>\n";

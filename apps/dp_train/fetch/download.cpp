@@ -2,8 +2,11 @@
 
 #include <curl/curl.h>
 #include <fcntl.h>
+#include <charconv>
+#include <cstdlib>
 #include <exception>
 #include <memory>
+#include <string_view>
 
 #include "files.h"
 
@@ -12,6 +15,43 @@ namespace {
 
 constexpr long kLeastSpeed = 1000, kMostRedirects = 5, kNoSuchRange = 416, kPart = 206;
 constexpr char kGzip = '\x1f';  // the first byte of every gzip file
+
+// The value of "bytes FIRST-LAST/TOTAL"; none for any other text. `total` is none for an asterisk.
+struct Range {
+  std::uint64_t first, last;
+  std::optional<std::uint64_t> total;
+};
+std::optional<Range> range_of(std::string_view text) {
+  const auto take = [&text](std::string_view word) {
+    const bool there = text.starts_with(word);
+    if (there) text.remove_prefix(word.size());
+    return there;
+  };
+  const auto number = [&text](std::uint64_t& value) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    return error == std::errc();
+  };
+  Range range{0, 0, 0};
+  if (!take("bytes ") || !number(range.first) || !take("-") || !number(range.last) || !take("/")) return std::nullopt;
+  if (take("*"))
+    range.total.reset();
+  else if (!number(*range.total))
+    return std::nullopt;
+  return text.empty() ? std::optional(range) : std::nullopt;
+}
+
+// libcurl quotes the address of a proxy, which may have a password and need not have a scheme.
+std::string without_proxy(std::string text) {
+  for (const char* name : {"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"}) {
+    const char* const proxy = std::getenv(name);
+    const std::string_view value = proxy == nullptr ? "" : proxy;
+    if (value.find('@') == std::string_view::npos) continue;
+    for (std::size_t at = 0; (at = text.find(value, at)) != std::string::npos;)
+      text.replace(at, value.size(), "the proxy in " + std::string(name));
+  }
+  return text;
+}
 
 class Transfer {
  public:
@@ -24,14 +64,15 @@ class Transfer {
   std::optional<Failure> run() {
     if (have_ < what_.bytes) {
       CURLcode result = perform();
-      if (have_ > 0 && status() == kNoSuchRange) {
+      if (have_ > 0 && (status() == kNoSuchRange || other_range_)) {
         start_over();
         result = perform();
       }
       if (stopped()) return std::nullopt;
       if (error_) std::rethrow_exception(error_);
       if (!refusal_.empty()) return Failure{dp::ErrorCode::data, refusal_};
-      if (result != CURLE_OK) return Failure{dp::ErrorCode::io, *text_ != '\0' ? text_ : curl_easy_strerror(result)};
+      if (result != CURLE_OK)
+        return Failure{dp::ErrorCode::io, without_proxy(*text_ != '\0' ? text_ : curl_easy_strerror(result))};
       if (have_ < what_.bytes)
         return Failure{dp::ErrorCode::io,
                        "the server sent " + std::to_string(have_) + " of " + std::to_string(what_.bytes) + " bytes"};
@@ -78,7 +119,7 @@ class Transfer {
     set(CURLOPT_NOPROGRESS, 0L);
     set(CURLOPT_XFERINFOFUNCTION, &Transfer::on_progress);
     set(CURLOPT_XFERINFODATA, this);
-    first_ = true, *text_ = '\0';
+    first_ = true, other_range_ = false, refusal_.clear(), *text_ = '\0';
     return curl_easy_perform(handle_.get());
   }
 
@@ -90,6 +131,23 @@ class Transfer {
 
   bool stopped() const { return what_.stop.load() != 0; }
 
+  // Whether the response has the bytes that were requested. Sets refusal_ if not.
+  bool is_requested_range() {
+    curl_header* header = nullptr;
+    const bool one = curl_easy_header(handle_.get(), "Content-Range", 0, CURLH_HEADER, -1, &header) == CURLHE_OK &&
+                     header->amount == 1;
+    const auto range = one ? range_of(header->value) : std::nullopt;
+    if (have_ > 0 && range && range->first == have_ && range->last == what_.bytes - 1 &&
+        range->total.value_or(what_.bytes) == what_.bytes)
+      return true;
+    refusal_ = "the server sent " +
+               (one ? "'" + std::string(header->value).substr(0, 80) + "'" : std::string("a part without its range")) +
+               (have_ > 0 ? " instead of bytes " + std::to_string(have_) + "-" + std::to_string(what_.bytes - 1) + "/" +
+                                std::to_string(what_.bytes)
+                          : " instead of the whole file of " + std::to_string(what_.bytes) + " bytes");
+    return false;
+  }
+
   void start_over() {
     file_.clear();
     have_ = 0;
@@ -98,6 +156,10 @@ class Transfer {
   // False ends the transfer.
   bool take(const char* data, std::size_t size) {
     if (size == 0) return true;
+    if (first_ && status() == kPart && !is_requested_range()) {
+      other_range_ = true;
+      return false;
+    }
     const bool from_first_byte = have_ == 0 || (first_ && status() != kPart);
     if (from_first_byte && *data != kGzip) {
       refusal_ = *data == '<' ? "the server sent a web page instead of the file" : "the server sent no gzip file";
@@ -138,7 +200,8 @@ class Transfer {
   File file_;
   Handle handle_;
   std::uint64_t have_ = 0;
-  bool first_ = true;  // no data of this response was received yet
+  bool first_ = true;         // no data of this response was received yet
+  bool other_range_ = false;  // the response has other bytes than those requested
   std::string refusal_;
   std::exception_ptr error_;
   char text_[CURL_ERROR_SIZE] = "";

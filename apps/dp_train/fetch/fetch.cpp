@@ -190,10 +190,14 @@ class Fetch {
 }  // namespace
 
 void fetch(const Source& source, const FetchOptions& options, const std::atomic<int>& stop) try {
-  if (const auto& mirror = options.mirror;
-      mirror && !mirror->starts_with("http://") && !mirror->starts_with("https://"))
-    throw dp::Error(dp::ErrorCode::usage,
-                    "--mirror '" + *mirror + "' is not an address; it must begin with http:// or https://");
+  // The messages do not quote the address, which may have a password.
+  if (const auto& mirror = options.mirror) {
+    if (!mirror->starts_with("http://") && !mirror->starts_with("https://"))
+      throw dp::Error(dp::ErrorCode::usage, "--mirror: the address must begin with http:// or https://");
+    if (mirror->find_first_of(" \t\r\n\"'<>\\") != std::string::npos)
+      throw dp::Error(dp::ErrorCode::usage,
+                      "--mirror: the address has a space, quote, bracket or backslash; write it as %20 and the like");
+  }
   Fetch(source, options, stop).run();
 } catch (const fs::filesystem_error& error) {
   throw dp::Error(dp::ErrorCode::io, "fetch " + source.dataset + ": " + error.path1().string() + ": " +

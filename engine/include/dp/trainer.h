@@ -186,7 +186,7 @@ TrainerCallbacks console_callbacks(const ConsoleOptions& options = {});
 void print_summary(const RunSummary& summary, const std::string& devices = "");
 // Two lines: the number of images; the number of classes, and of images in each. A third one if other files were found.
 std::string describe_data(const DatasetPair& data);
-// Returns one printable line: control characters and bytes that are not UTF-8 are written as \xNN.
+// Returns one printable line: controls, invisible characters and invalid UTF-8 are \xNN, secrets in addresses ***.
 std::string printable(std::string_view text);
 
 }  // namespace dp

@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "dp/trainer.h"
+
 namespace dp {
 namespace {
 
@@ -112,13 +114,12 @@ std::string legend_of(const Series& series) {
 
 std::string escaped(const std::string& text) {
   std::string out;
-  for (const char c : text) switch (c) {
+  for (const char c : printable(text)) switch (c) {
       case '&': out += "&amp;"; break;
       case '<': out += "&lt;"; break;
       case '>': out += "&gt;"; break;
       case '"': out += "&quot;"; break;
-      default:
-        if (static_cast<unsigned char>(c) >= 0x20) out += c;
+      default: out += c;
     }
   return out;
 }

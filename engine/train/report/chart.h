@@ -8,7 +8,7 @@
 
 namespace dp {
 
-std::string escaped(const std::string& text);  // for HTML; control characters are left out
+std::string escaped(const std::string& text);  // for HTML: one line, as in messages
 
 // The parts of a chart: `body` is SVG, `legend` the entries one after another. `color` as in Series.
 std::string legend_entry(int color, const std::string& label);

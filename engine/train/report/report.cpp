@@ -240,7 +240,7 @@ std::string history(const RunData& run) {
                       value_text(change.value("now", nlohmann::json())));
     text += "\n";
   }
-  std::string lines;  // keeps the line ends, which escaped() leaves out
+  std::string lines;  // escaped() writes one line
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
     lines += escaped(text.substr(begin, end - begin)) + "\n";
@@ -266,7 +266,9 @@ std::string subtitle(const std::vector<RunData>& runs) {
 std::string html(const std::vector<RunData>& runs) {
   std::string page =
       "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-      "content=\"width=device-width,initial-scale=1\">\n<title>" +
+      "content=\"width=device-width,initial-scale=1\">\n<meta http-equiv=\"Content-Security-Policy\" "
+      "content=\"default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'\">\n"
+      "<title>" +
       escaped(title_of(runs)) + "</title>\n<style>" + std::string(kStyle) + colors() + "</style></head>\n<body>\n<h1>" +
       escaped(title_of(runs)) + "</h1>\n";
   page += subtitle(runs) + warning_box(runs) + results(runs) + charts(runs) + predictions_section(runs) +

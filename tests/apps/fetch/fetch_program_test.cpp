@@ -58,6 +58,35 @@ TEST_CASE("dp_train fetch ends with 3 for wrong data and 7 for a broken network,
   }
 }
 
+TEST_CASE("dp_train fetch prints no password of a mirror or proxy") {
+  struct Row {
+    std::string mirror;
+    Words variables;
+  };
+  const LocalServer server([&](const Request& request) {
+    return request.path.starts_with("/moved") ? Reply{"", "302 Found", "Location: ftp://me:secret@127.0.0.1/x\r\n"}
+                                              : Reply{"", "404 Not Found"};
+  });
+  const std::string place = server.address().substr(7);
+  for (const Row& row :
+       {Row{"http://me:secret@" + place, kDirect}, Row{"http://secret@" + place + "moved", kDirect},
+        Row{"http://me:secret@127.0.0.1:9/", kDirect}, Row{"http://me:secret@[::1/", kDirect},
+        Row{"http://me:secret@127.0.0.1:99999/", kDirect}, Row{server.address() + "x?key=secret&", kDirect},
+        Row{"http://127.0.0.1:9/", {"http_proxy=http://me:secret@127.0.0.1:9/"}},
+        Row{"http://127.0.0.1:9/", {"http_proxy=me:secret@127.0.0.1:9"}},
+        Row{"http://127.0.0.1:9/", {"http_proxy=odd://me:secret@127.0.0.1:9"}},
+        Row{"http://127.0.0.1:9/", {"http_proxy=me:secret@127.0.0.1:99999"}},
+        Row{"https://127.0.0.1:9/", {"https_proxy=me:secret@[::1"}},
+        Row{"http://127.0.0.1:9/", {"ALL_PROXY=socks9://me:secret@127.0.0.1:9"}}}) {
+    const TemporaryFolder temp;
+    const Outcome outcome = Program({"fetch", "mnist", "--mirror", row.mirror}, temp.path(), row.variables).wait();
+    INFO(row.mirror << ": " << outcome.err);
+    CHECK(outcome.code == 7);
+    CHECK((outcome.out + outcome.err).find("secret") == std::string::npos);
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1);
+  }
+}
+
 TEST_CASE("dp_train fetch reports a file that cannot be written") {
   const LocalServer server([&](const Request&) { return Reply{wrong_bytes()}; });
   const TemporaryFolder temp;
@@ -123,7 +152,8 @@ TEST_CASE("dp_train fetch refuses what it does not use") {
        {BadInput{{"fetch"}, 2, {"fetch requires a data set"}}, BadInput{{"fetch", "imagenet"}, 2, {"cifar100"}},
         BadInput{{"fetch", "mnist", "--epochs", "3"}, 2, {"--epochs is not an option of fetch"}},
         BadInput{{"fetch", "mnist", "--mirror", ""}, 2, {"--mirror: it is empty; name an address"}},
-        BadInput{{"fetch", "mnist", "--mirror", "files"}, 2, {"--mirror 'files'", "http://"}}})
+        BadInput{
+            {"fetch", "mnist", "--mirror", "files"}, 2, {"--mirror: the address must begin with http:", "http://"}}})
     check_bad_input(row, temp.path());
   CHECK_FALSE(fs::exists(temp / "datasets"));
 }

@@ -157,6 +157,57 @@ TEST_CASE("a server without the requested range is asked for the whole file") {
   one.check_fetched();
 }
 
+TEST_CASE("a part that is not the requested range is never added to the file") {
+  const Case one;
+  const std::string first = "5000", last = std::to_string(one.file.size() - 1), total = std::to_string(one.file.size());
+  const auto header = [](const std::string& value) { return "Content-Range: " + value + "\r\n"; };
+  for (const std::string& headers :
+       {std::string(), header("bytes 0-" + last + "/" + total), header("bytes 4999-" + last + "/" + total),
+        header("bytes 5001-" + last + "/" + total), header("bytes 5000-" + last + "/" + total + "0"),
+        header("bytes 5000-6000/" + total), header("bytes 5000-" + total + "/" + total), header("bytes 5000-6000/*"),
+        header("bytes */" + total), header("items 5000-" + last + "/" + total),
+        header("bytes=5000-" + last + "/" + total), header("bytes 5000-" + last),
+        header("bytes 5000-" + last + "/" + total + ", 0-1/2"),
+        header("bytes 18446744073709556616-" + last + "/" + total), header("bytes -5000-" + last + "/" + total),
+        header(""), header("bytes 5000-" + last + "/" + total) + header("bytes 0-" + last + "/" + total)}) {
+    INFO(headers);
+    fs::remove(one.path());
+    one.start_part(one.file.substr(0, 5000));
+    const LocalServer server([&](const Request& request) {
+      return request.from ? Reply{one.file.substr(0, one.file.size() - 5000), "206 Partial Content", headers}
+                          : Reply{one.file};
+    });
+    one.fetch(server.address());
+    one.check_fetched();
+    REQUIRE(server.requests().size() == 2);  // the checksum did not have to notice
+    CHECK(server.requests()[0].from == 5000);
+    CHECK_FALSE(server.requests()[1].from);
+  }
+  fs::remove(one.path());
+  one.start_part(one.file.substr(0, 5000));
+  const LocalServer unknown_total([&](const Request& request) {
+    return Reply{one.file.substr(*request.from), "206 Partial Content", header("bytes " + first + "-" + last + "/*")};
+  });
+  one.fetch(unknown_total.address());
+  one.check_fetched();
+  CHECK(unknown_total.requests().size() == 1);
+}
+
+TEST_CASE("a server that sends parts of the file only is refused, with what it sent") {
+  const Case one;
+  std::string headers;
+  const LocalServer server([&](const Request&) { return Reply{one.file, "206 Partial Content", headers}; });
+  CHECK_THAT(
+      one.refusal(server.address(), dp::ErrorCode::data),
+      Catch::Contains("a part without its range instead of the whole file of " + std::to_string(one.file.size())));
+  CHECK_FALSE(fs::exists(one.part()));
+  headers = "Content-Range: bytes 7-9/10\r\n";
+  one.start_part(one.file.substr(0, 5000));
+  CHECK_THAT(one.refusal(server.address(), dp::ErrorCode::data),
+             Catch::Contains("the server sent 'bytes 7-9/10' instead"));
+  CHECK(server.requests().size() == 3);
+}
+
 TEST_CASE("HTTP errors, also behind a redirect, are reported with the address") {
   const Case one;
   const LocalServer server([&](const Request& request) {
@@ -242,8 +293,12 @@ TEST_CASE("a stop ends the transfer and keeps the part") {
 
 TEST_CASE("a mirror needs an address of http or https, and one folder one download") {
   const Case one;
-  for (const char* mirror : {"", "here", "ftp://127.0.0.1/", "file:///tmp/"})
-    CHECK_THAT(one.refusal(mirror, dp::ErrorCode::usage), Catch::Contains("http://"));
+  for (const char* mirror : {"", "here", "ftp://127.0.0.1/", "file:///tmp/", "me:secret@here", "ftp://me:secret@here/"})
+    CHECK(one.refusal(mirror, dp::ErrorCode::usage) == "--mirror: the address must begin with http:// or https://");
+  for (const char* mirror :
+       {"http://me:se cret@here", "http://me:se'cret@here", "https://me:se\"cret@here", "http://a\n.b/"})
+    CHECK_THAT(one.refusal(mirror, dp::ErrorCode::usage),
+               Catch::Contains("write it as %20") && !Catch::Contains("cret"));
   fs::create_directories(one.temp / "MNIST/raw");
   dp_train::File folder(one.temp / "MNIST/raw", O_RDONLY | O_DIRECTORY);
   REQUIRE(folder.lock());

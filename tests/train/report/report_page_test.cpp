@@ -172,7 +172,9 @@ TEST_CASE("the title, the subtitle, the options and the history come from the fi
   const std::string page = page_of(temp, {"run"});
   CHECK_THAT(page,
              Catch::StartsWith("<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">") &&
-                 Catch::Contains("\n<title>run</title>\n<style>\n:root{") &&
+                 Catch::Contains("\n<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+                                 "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'\">"
+                                 "\n<title>run</title>\n<style>\n:root{") &&
                  Catch::Contains(".c0{fill:var(--s0)}.l0{stroke:var(--s0)}.c1{fill:var(--s1)}") &&
                  Catch::Contains(".c7{fill:var(--s7)}.l7{stroke:var(--s7)}</style></head>\n<body>\n<h1>run</h1>"));
   CHECK_THAT(warnings_of(page), Catch::StartsWith("</h1>\n<p class=\"soft\">tiny on digits, cpu, gpu</p>\n"));

@@ -149,9 +149,28 @@ TEST_CASE("a run is read from its folder: phases by replica, evaluations by kind
   CHECK(run.option("x").empty());
 }
 
-TEST_CASE("texts are escaped for HTML, and only control characters are left out") {
+TEST_CASE("records that are nested deeply are ignored, and the rest of the run is read") {
+  const TemporaryFolder temp;
+  const std::string deep = std::string(300'000, '[') + std::string(300'000, ']');
+  write_text(temp / "metrics.jsonl", R"({"kind":"eval","step":1,"top1":10})"
+                                     "\n"
+                                     R"({"kind":"eval","step":1,"top1":20,"x":)" +
+                                         deep + "}\n" + R"({"kind":"resumed","step":1,"changes":)" + deep + "}\n" +
+                                         R"({"kind":"eval","step":2,"top1":30})"
+                                         "\n");
+  for (const char* file : {"summary.json", "env.json", "predictions.json"})
+    write_text(temp / file, R"({"end":"complete","parts":)" + deep + "}");
+  const RunData run = read_run(temp.path());
+  CHECK(run.test_curve("top1", false).size() == 2);
+  CHECK((run.resumptions.empty() && run.parts.empty() && run.end() == "-"));
+}
+
+TEST_CASE("texts are escaped for HTML, and show invisible characters as messages do") {
   CHECK(escaped("a&b<c>d\"e'f") == "a&amp;b&lt;c&gt;d&quot;e'f");
-  CHECK(escaped("a\x1f b\n\tc\x7fü") == "a bc\x7fü");
+  CHECK(escaped("a\x1f b\n\tc\x7fü") == "a\\x1f b\\x0a\\x09c\\x7fü");
+  CHECK(escaped("cow\u202egpj.\u2066") == "cow\\xe2\\x80\\xaegpj.\\xe2\\x81\\xa6");
+  CHECK(escaped("\u200bbee\u200e\u061c \xff") == "\\xe2\\x80\\x8bbee\\xe2\\x80\\x8e\\xd8\\x9c \\xff");
+  CHECK(escaped("http://me:secret@host/<x>") == "http://***@host/&lt;x&gt;");
 }
 
 std::vector<std::string> points_of(const std::string& chart) {
