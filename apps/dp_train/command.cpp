@@ -285,7 +285,7 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   app.get_formatter()->column_width(38);
   app.footer(
       "Exit codes: 0 ok, 1 unexpected, 2 usage, 3 bad data or checkpoint, 4 device, 5 non-finite, 6 timeout,\n7 I/O, "
-      "130 and 143 after an interrupt, once a checkpoint is written.");
+      "128 + n after signal n (INT, TERM, HUP, USR1, USR2), once a checkpoint is written.");
   command_line::add_options(app, command_table(), command, command.given);
   app.add_subcommand("estimate-memory", "print the memory that this run needs on each replica, and exit")
       ->fallthrough()

@@ -1,6 +1,7 @@
 #include "signals.h"
 
 #include <dp/error.h>
+#include <dp/stop_signals.h>
 #include <poll.h>
 #include <unistd.h>
 #include <chrono>
@@ -30,11 +31,17 @@ bool from_launcher(const siginfo_t& info) {
   return signals.forwarded.load() && info.si_code <= 0 && info.si_pid == ::getppid();  // <= 0: a process sent it
 }
 
+// A closing session may send SIGTERM and SIGHUP together.
+bool same_request(int first, int second) {
+  const auto ends_session = [](int number) { return number == SIGTERM || number == SIGHUP; };
+  return first == second || (ends_session(first) && ends_session(second));
+}
+
 // Runs only on the thread of watch(), never nested.
 void on_signal(int number, siginfo_t* info, void*) {
   const int first = signals.received.load();
   if (first != 0) {
-    if (from_launcher(*info) || (number == first && ticks.load() < kSameSignal)) return;
+    if (from_launcher(*info) || (same_request(first, number) && ticks.load() < kSameSignal)) return;
     ::_exit(128 + number);
   }
   signals.received.store(number);
@@ -53,20 +60,19 @@ void on_signal(int number, siginfo_t* info, void*) {
   ::_exit(code);
 }
 
-sigset_t both() {
+sigset_t handled() {
   sigset_t set;
   ::sigemptyset(&set);
-  ::sigaddset(&set, SIGINT);
-  ::sigaddset(&set, SIGTERM);
+  for (const int number : dp::kStopSignals)
+    if (!dp::stays_ignored(number)) ::sigaddset(&set, number);
   return set;
 }
 
-// Both signals are blocked except during sigsuspend() and ppoll().
+// The signals are blocked except during sigsuspend() and ppoll().
 [[noreturn]] void watch() {
   sigset_t open;
   ::pthread_sigmask(SIG_SETMASK, nullptr, &open);
-  ::sigdelset(&open, SIGINT);
-  ::sigdelset(&open, SIGTERM);
+  for (const int number : dp::kStopSignals) ::sigdelset(&open, number);
   while (signals.received.load() == 0) ::sigsuspend(&open);
   for (auto leave_at = Clock::now() + kUntilLeaving; Clock::now() < leave_at;) {
     if (::ppoll(nullptr, 0, &kTick, &open) == 0) ++ticks;
@@ -81,9 +87,9 @@ Signals& handle_signals() {
   struct sigaction action {};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_RESTART | SA_SIGINFO;
-  action.sa_mask = both();
-  ::sigaction(SIGINT, &action, nullptr);
-  ::sigaction(SIGTERM, &action, nullptr);
+  action.sa_mask = handled();
+  for (const int number : dp::kStopSignals)
+    if (::sigismember(&action.sa_mask, number) == 1) ::sigaction(number, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
   ::pthread_sigmask(SIG_BLOCK, &action.sa_mask, nullptr);
   try {

@@ -1,5 +1,5 @@
-// SIGINT and SIGTERM. The first signal requests a stop, and ends the process once nothing is unsaved. The second ends
-// it at once.
+// The signals that end a run (dp/stop_signals.h). The first one requests a stop, and ends the process once nothing is
+// unsaved. The second ends it at once.
 #pragma once
 
 #include <atomic>
@@ -13,13 +13,14 @@ struct Signals {
   std::atomic<bool> forwarded{false};  // the parent process is a launcher that forwards its own signals
 };
 
-// Starts the thread that handles both signals. Once `unsaved` has been false for a second after the first signal, the
+// Starts the thread that handles the signals. Once `unsaved` has been false for a second after the first signal, the
 // process exits with 128 + the signal's number, regardless of other threads. Ignores SIGPIPE: a closed terminal or
 // pager does not end a training run.
 //
 // Two repeats do not count as a second signal:
-// - The same signal within one second: `timeout`, systemd, Slurm and killall signal a process and its group. Only time
-//   in which this process runs is counted, since it may be starved or stopped in between.
+// - The same signal within one second: `timeout`, systemd, Slurm and killall signal a process and its group. SIGTERM
+//   and SIGHUP count as the same, because a session that closes may send both. Only time in which this process runs is
+//   counted, since it may be starved or stopped in between.
 // - A signal from a launcher (`forwarded`), at any time.
 //
 // Call it before creating other threads. They inherit the blocked signals. oneDNN's generated code moves the stack

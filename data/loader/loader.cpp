@@ -90,7 +90,7 @@ struct Loader::State {
     batches = options.drop_last ? size / batch_rows : (size + batch_rows - 1) / batch_rows;
     last_rows = std::min(batch_rows, padded(size - (batches - 1) * batch_rows));
     const auto count = static_cast<std::size_t>(std::min<std::int64_t>(options.slots, batches));
-    slots.resize(std::max<std::size_t>(count, kHeld + 1));
+    slots.resize(std::max<std::size_t>(count, kHeld + (options.ranks > 1 ? 2 : 1)));
     for (Slot& slot : slots) {
       slot.full = make_batch(dataset->image_shape(), share(batch_rows, options), options.resident);
       slot.last = first_rows(slot.full, share(last_rows, options));
@@ -220,8 +220,24 @@ struct Loader::State {
       released = taken - kHeld + 1;
       wake_workers.notify_all();
     }
-    Slot& slot = slot_of(taken);
-    const auto ready = [&] { return slot.ready == taken; };
+    if (!wait_for(lock, taken)) return nullptr;
+    const std::int64_t ticket = taken++;
+    return &content(slot_of(ticket), ticket);
+  }
+
+  bool await(std::int64_t count) {
+    std::unique_lock lock(mutex);
+    if (run == 0) throw Error(ErrorCode::usage, "no epoch was started; call start() before await()");
+    const std::int64_t most = static_cast<std::int64_t>(slots.size()) - kHeld;  // the others hold valid batches
+    for (std::int64_t ticket = taken; ticket < std::min(taken + std::min(count, most), end); ++ticket)
+      if (stopping || !wait_for(lock, ticket)) return false;
+    return true;
+  }
+
+  // Waits for the batch of `ticket`. Returns false once options.stop has ended the wait.
+  bool wait_for(std::unique_lock<std::mutex>& lock, std::int64_t ticket) {
+    const Slot& slot = slot_of(ticket);
+    const auto ready = [&] { return slot.ready == ticket; };
     if (!options.stop) wake_consumer.wait(lock, ready);
     while (options.stop && !wake_consumer.wait_for(lock, kTick, ready)) {
       lock.unlock();
@@ -230,10 +246,10 @@ struct Loader::State {
       if (!stop || ready()) continue;
       stopping = true;
       wake_workers.notify_all();
-      return nullptr;
+      return false;
     }
     if (slot.error) std::rethrow_exception(slot.error);
-    return &content(slot, taken++);
+    return true;
   }
 
   const std::shared_ptr<const Dataset> dataset;
@@ -268,6 +284,8 @@ Loader::~Loader() = default;
 void Loader::start(std::int64_t epoch, std::int64_t first_batch) { state_->start(epoch, first_batch); }
 
 const Batch* Loader::next() { return state_->next(); }
+
+bool Loader::await(std::int64_t count) { return state_->await(count); }
 
 std::int64_t Loader::batches_per_epoch() const { return state_->batches; }
 

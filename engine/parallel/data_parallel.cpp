@@ -75,8 +75,10 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   s.optimizer.updated();
   for (const auto& average : s.averages) average->updated();
   s.state_dict.trained(std::min<std::int64_t>(micro_batches, batch.size()));  // only micro-batches with rows
-  if (s.setup.options.check_replicas && !replicas_identical())
+  if (s.setup.options.check_replicas && !replicas_identical()) {
+    s.team.pool.abort_flag()->store(true);  // these weights must not be saved
     throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.team.step));
+  }
 }
 
 void DataParallel::evaluate(const Batch& batch) {

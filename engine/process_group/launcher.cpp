@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dp/error.h"
+#include "dp/stop_signals.h"
 #include "engine/process_group/line_prefix.h"
 #include "engine/process_group/socket.h"
 #include "engine/process_group/suspend.h"
@@ -38,16 +39,16 @@ struct Pipe {
   }
 };
 
-// The caller may block SIGINT and SIGTERM, and exec() preserves the signal mask. Unblocks both, so that they can end a
-// rank that has no handler yet.
+// The caller may block the signals, and exec() preserves the signal mask. Unblocks them, so that they can end a rank
+// that has no handler yet.
 void unblock_signals() {
-  sigset_t both;
-  ::sigemptyset(&both);
-  for (const int number : {SIGINT, SIGTERM}) {
+  sigset_t unblocked;
+  ::sigemptyset(&unblocked);
+  for (const int number : kStopSignals) {
     if (std::signal(number, SIG_DFL) == SIG_IGN) std::signal(number, SIG_IGN);
-    ::sigaddset(&both, number);
+    ::sigaddset(&unblocked, number);
   }
-  ::pthread_sigmask(SIG_UNBLOCK, &both, nullptr);
+  ::pthread_sigmask(SIG_UNBLOCK, &unblocked, nullptr);
 }
 
 class Launcher {

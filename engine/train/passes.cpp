@@ -3,20 +3,36 @@
 #include <algorithm>
 #include <chrono>
 
+#include "engine/train/busy.h"
+
 namespace dp {
+
+const Batch* next_batch(Loader& loader, StopRequest& stop) {
+  try {
+    return loader.next();
+  } catch (...) {
+    stop.fail();
+    return nullptr;
+  }
+}
 
 std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop,
                                        const OnWork& on_work) {
   const auto begin = std::chrono::steady_clock::now();
   const std::int64_t batches =
       most_batches > 0 ? std::min(most_batches, test.batches_per_epoch()) : test.batches_per_epoch();
+  ProcessGroup* const group = net.options().process_group.get();
   test.start(0);
-  bool stopped = stop.asked();
+  if (group != nullptr) {  // the first batch is evaluated by all ranks or by none, because they then exchange data
+    const Busy busy(group);
+    stop.await(test, 1);
+  }
+  bool stopped = stop.asked_now();
   if (on_work) on_work({"Test", 0, batches});
   for (std::int64_t done = 0; done < batches && !stopped; ++done) {
-    const Batch* batch = test.next();
+    const Batch* const batch = next_batch(test, stop);
     if (batch != nullptr) net.evaluate(*batch);
-    stopped = stop.asked();
+    stopped = done + 1 < batches ? stop.asked() : stop.asked_now();
     if (on_work) on_work({"Test", stopped ? batches : done + 1, batches});
   }
   EvalReport report;

@@ -11,6 +11,10 @@ namespace dp {
 
 using OnWork = std::function<void(const WorkReport&)>;
 
+// The next batch of the loader's epoch; null at its end. If the batch cannot be prepared, requests a stop and returns
+// null.
+const Batch* next_batch(Loader& loader, StopRequest& stop);
+
 // Evaluates the whole test set, or its first `most_batches` batches if that is above 0. Returns nothing if a stop was
 // requested. Clears the statistics and phase times of `net`. `on_work` may be empty.
 std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop,

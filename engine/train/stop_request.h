@@ -1,12 +1,29 @@
-// Whether a stop was requested. With several ranks: on any rank, with the same result on every rank.
+// Whether a run must stop: because the program requests it, or because of an error of this process that leaves the
+// weights intact. With several ranks: on any rank, with the same result on every rank.
 #pragma once
 
 #include <atomic>
+#include <exception>
 #include <memory>
+#include <new>
+#include <string>
 
+#include "dp/loader.h"
 #include "dp/process_group.h"
 
 namespace dp {
+
+inline std::string message_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::bad_alloc&) {
+    return "out of host memory";
+  } catch (const std::exception& known) {
+    return known.what();
+  } catch (...) {
+    return "an exception of unknown type";
+  }
+}
 
 class StopRequest {
  public:
@@ -26,13 +43,46 @@ class StopRequest {
     for (const std::string& wish : group_->exchange(here() ? "1" : "0")) asked_ = asked_ || wish == "1";
     return asked_;
   }
-  // Whether this process received a request.
-  bool here() const { return flag_ != nullptr && flag_->load() != 0; }
+  // Whether this process received a request or has failed.
+  bool here() const { return failure_ || (flag_ != nullptr && flag_->load() != 0); }
+
+  // Requests a stop because of the current exception.
+  void fail() { failure_ = std::current_exception(); }
+  bool failed() const { return failure_ != nullptr; }
+  // Waits for the next `count` batches of a loader; if one cannot be prepared, the request is made. Returns false if
+  // the loader's `stop` ended the wait.
+  bool await(Loader& loader, std::int64_t count) {
+    try {
+      return failed() || loader.await(count);
+    } catch (...) {
+      fail();
+      return true;
+    }
+  }
+  // After a stop, called by every rank: the message of the failure that caused it; empty after a request of the
+  // program.
+  std::string cause() {
+    constexpr std::size_t kLongest = 2000;  // an exchange has a limit
+    const std::string mine = failure_ ? "!" + message_of(failure_).substr(0, kLongest) : "";
+    std::string first = mine;
+    if (group_)
+      for (const std::string& each : group_->exchange(mine))
+        if (first.empty()) first = each;
+    other_failed_ = !first.empty() && !failure_;
+    return first.empty() ? first : first.substr(1);
+  }
+  // After cause(), called by every rank: throws that failure, if any. Ranks other than the failed one wait until it has
+  // reported its failure to the group.
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+    if (other_failed_) group_->exchange("");
+  }
 
  private:
   const std::atomic<int>* flag_;
   std::shared_ptr<ProcessGroup> group_;
-  bool asked_ = false;
+  bool asked_ = false, other_failed_ = false;
+  std::exception_ptr failure_;
 };
 
 }  // namespace dp

@@ -177,6 +177,10 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   StopRequest stop(options.stop, options.parallel.process_group);
   auto report = evaluate_all(state_->net, test, options.dry_run ? 1 : 0, stop, callbacks.on_work);
   summary.interrupted = !report;
+  if (!report) {
+    stop.cause();
+    stop.rethrow();
+  }
   if (report) {
     report->alone = true;
     if (callbacks.on_eval) callbacks.on_eval(*report);

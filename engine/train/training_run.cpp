@@ -59,9 +59,11 @@ class Unsaved {
 RunSummary TrainingRun::execute() {
   const Unsaved unsaved(options_.unsaved);
   begin();
+  first_step_ = state_.step;
   try {
     train();
   } catch (const Error& error) {
+    if (error.code() != ErrorCode::nonfinite) keep_finished_steps(error.what());
     if (error.code() != ErrorCode::nonfinite || (group() != nullptr && !group()->leads())) throw;
     const std::string where = good_checkpoint_.empty() ? "there is no checkpoint yet"
                                                        : "the last good checkpoint is '" + good_checkpoint_ + "'";
@@ -70,7 +72,27 @@ RunSummary TrainingRun::execute() {
         error.code(),
         error.what() + ("; " + where) + "; lower the learning rate" + (skips ? "" : ", or use --on-nonfinite skip"),
         error.others());
+  } catch (...) {
+    keep_finished_steps(message_of(std::current_exception()));
+    throw;
   }
+  if (!failure_.empty()) {
+    try {
+      if (trained()) conclude(), report_kept();
+    } catch (const Error& error) {
+      notice(error.what());
+    }
+    stop_.rethrow();
+  }
+  RunSummary result = conclude();
+  // This must be last: it ends the other ranks, and all further calls of this rank in the group.
+  if (alone_)
+    group()->fail(Error(ErrorCode::device,
+                        fmt::format("interrupted while waiting for data; the run is saved at step {}", state_.step)));
+  return result;
+}
+
+RunSummary TrainingRun::conclude() {
   RunSummary result = summary();
   const std::string text = to_json(result) + "\n";
   if (folder_.writes()) {
@@ -80,14 +102,31 @@ RunSummary TrainingRun::execute() {
     write_page(/*last=*/true);
   }
   if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
-  if (!alone_) {
-    write_trace();
-    return result;
-  }
-  // This must be last: it ends the other ranks, and all further calls of this rank in the group.
-  group()->fail(Error(ErrorCode::device,
-                      fmt::format("interrupted while waiting for data; the run is saved at step {}", state_.step)));
+  if (!alone_) write_trace();
   return result;
+}
+
+void TrainingRun::keep_finished_steps(const std::string& failure) noexcept {
+  if (!trained() || cannot_save_ || (group() != nullptr && !group()->leads())) return;
+  try {
+    failure_ = failure;
+    interrupted_ = true;
+    alone_ = group() != nullptr;
+    try {
+      if (unsaved_) save_last(true);
+    } catch (...) {
+      if (unsaved_) throw;  // otherwise a callback has failed again
+    }
+    conclude();
+    report_kept();
+  } catch (...) {  // a replica or another rank has failed, or files cannot be written: the last checkpoint stays
+  }
+}
+
+void TrainingRun::report_kept() const {
+  if (!folder_.writes() || unsaved_) return;
+  notice(
+      fmt::format("the finished steps are saved at step {}; continue with --resume {}", state_.step, folder_.path()));
 }
 
 void TrainingRun::train() {
@@ -113,10 +152,12 @@ void TrainingRun::train() {
   }
   if (out_of_patience()) notice("ended " + end());
   if (!last_eval_ && !interrupted_) interrupted_ = !evaluate();  // no steps were left to train
-  if (unsaved_) save_last(true);
+  if (interrupted_ && !alone_) failure_ = stop_.cause();
+  if (unsaved_ && (failure_.empty() || trained())) save_last(/*must=*/failure_.empty());
 }
 
 std::string TrainingRun::end() const {
+  if (!failure_.empty()) return "error: " + failure_;
   if (interrupted_) return "interrupted";
   if (state_.epoch >= options_.epochs || out_of_steps()) return "complete";
   if (out_of_patience())
@@ -139,14 +180,9 @@ void TrainingRun::train_epoch() {
   meter_.mark();
   meter_.run();
   const Meter::Reading begin = meter_.read();
-  while (state_.batch_in_epoch < batches_ && !out_of_steps() && !ended_ && !stopped()) {
-    const auto asked = std::chrono::steady_clock::now();
-    const Batch* batch = train_.next();
-    meter_.add_loading(std::chrono::duration<double>(std::chrono::steady_clock::now() - asked).count());
-    if (batch == nullptr) {
-      wait_ended();
-      break;
-    }
+  while (state_.batch_in_epoch < batches_ && !out_of_steps() && !ended_) {
+    const Batch* const batch = take_batch(/*first=*/state_.batch_in_epoch == first);
+    if (batch == nullptr) break;
     if (state_.batch_in_epoch == first) epoch_stats_ = {};
     train_one_step(*batch);
     const bool last = state_.batch_in_epoch == batches_ || out_of_steps();
@@ -178,6 +214,31 @@ void TrainingRun::judge_skipped(std::int64_t first) {
   const bool scaling = epoch_stats_.samples > 0 && epoch_stats_.loss_scale.value_or(0) >= 1;
   if (all && !scaling) throw Error(ErrorCode::nonfinite, message + ": no step had a finite loss and gradient");
   if (options_.parallel.on_nonfinite == OnNonfinite::skip) notice(message + ": a loss or gradient was not finite");
+}
+
+// Null after a stop. A rank whose batch cannot be prepared must say so before the others begin that step, and a request
+// takes effect one call later. So each rank waits for the batch after this one, too.
+const Batch* TrainingRun::take_batch(bool first) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point asked = Clock::now();
+  bool arrived = true;
+  if (group() != nullptr) {
+    std::optional<Busy> busy;
+    if (first) busy.emplace(group());
+    const std::int64_t left = most_steps_ > 0 ? most_steps_ - state_.step : batches_;
+    arrived = stop_.await(train_, std::min<std::int64_t>(left, 2));
+  }
+  double waited = std::chrono::duration<double>(Clock::now() - asked).count();
+  const Batch* batch = nullptr;
+  if (arrived) {
+    if (first ? stop_.asked_now() : stopped()) return nullptr;
+    const Clock::time_point taken = Clock::now();
+    batch = next_batch(train_, stop_);
+    waited += std::chrono::duration<double>(Clock::now() - taken).count();
+  }
+  meter_.add_loading(waited);
+  if (batch == nullptr && !stop_.failed()) wait_ended();
+  return batch;
 }
 
 // The loader returned no batch. With several ranks, the others may have begun the step already; they cannot finish it
@@ -223,7 +284,17 @@ bool TrainingRun::evaluate() {
   if (!evaluate_once(/*average=*/false)) return false;
   if (!options_.parallel.ema_decay) return true;
   net_.swap_average();
-  const bool done = evaluate_once(/*average=*/true);
+  bool done = false;
+  try {
+    done = evaluate_once(/*average=*/true);
+  } catch (...) {
+    cannot_save_ = true;
+    try {
+      if (group() == nullptr) net_.swap_average(), cannot_save_ = false;
+    } catch (const Error&) {  // the replicas have failed
+    }
+    throw;
+  }
   net_.swap_average();
   return done;
 }
@@ -294,16 +365,17 @@ void TrainingRun::save(const std::string& name, bool must) {
       const Busy busy(group());
       save_checkpoint(folder_.checkpoint(name), checkpoint);
       good_checkpoint_ = folder_.checkpoint(name);
-      if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(good_checkpoint_);
     }
     saved = true;
   } catch (const Error& error) {
-    if (must || error.code() != ErrorCode::io) throw;
+    cannot_save_ = must || error.code() != ErrorCode::io;
+    if (cannot_save_) throw;
     notice(std::string("this checkpoint was not written: ") + error.what());
   }
   if (group() != nullptr && !alone_) saved = group()->from_first(saved ? "1" : "0") == "1";
   if (saved && name == "last") unsaved_ = false;
   if (was_running) meter_.run();
+  if (saved && folder_.writes() && callbacks_.on_checkpoint) callbacks_.on_checkpoint(folder_.checkpoint(name));
 }
 
 void TrainingRun::save_last(bool must) {

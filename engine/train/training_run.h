@@ -34,6 +34,7 @@ class TrainingRun {
   void convert_position(Resumed& resumed) const;
   void train();
   void train_epoch();
+  const Batch* take_batch(bool first);
   void wait_ended();
   void judge_skipped(std::int64_t first);  // `first`: the first batch that was trained in this epoch
   void train_one_step(const Batch& batch);
@@ -49,6 +50,11 @@ class TrainingRun {
   void save_last(bool must);                      // also step-N if checkpoint_hist is set
   void record(const nlohmann::ordered_json& metrics);
   void write_record(const std::function<void()>& write);  // each failure is a notice, once
+  RunSummary conclude();                                  // writes the summary and the last records
+  // After an error outside the replicas: saves and concludes, if this run has trained and the weights can be read.
+  void keep_finished_steps(const std::string& failure) noexcept;
+  void report_kept() const;
+  bool trained() const { return state_.step > first_step_; }
   void begin_folder(std::optional<std::int64_t> continued_from);
   RunSummary summary() const;
 
@@ -92,8 +98,11 @@ class TrainingRun {
   bool unsaved_ = true;
   bool loading_noticed_ = false;
   std::chrono::steady_clock::time_point next_page_{};
+  std::int64_t first_step_ = 0;  // of this part of the run
   bool interrupted_ = false;
-  bool ended_ = false;  // by TrainerOptions::finish
+  std::string failure_;       // the message of the error that ends the run
+  bool cannot_save_ = false;  // a save has failed, or the weights are those of their average
+  bool ended_ = false;        // by TrainerOptions::finish
   bool alone_ =
       false;  // rank 0 has stopped while other ranks wait for it in a step: nothing is exchanged with them any more
   std::set<std::string> failed_records_;  // the notices

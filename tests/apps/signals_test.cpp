@@ -1,4 +1,4 @@
-// The first SIGINT or SIGTERM ends everything except a training step within two seconds. A training step is completed
+// The first signal ends everything except a training step within two seconds. A training step is completed
 // and saved.
 #include <signal.h>
 #include <turbojpeg.h>
@@ -214,6 +214,54 @@ TEST_CASE("signals: a training step is finished, and the resumed run reaches the
       REQUIRE(resumed.code == 0);
       CHECK(weights_of(temp, "run") == weights_of(temp, "whole"));
     }
+}
+
+TEST_CASE("signals: a hang-up and a scheduler's warnings save the finished steps, and a repeat ends at once") {
+  for (const Words& engine : {kDp, kDdp})
+    for (const int number : {SIGHUP, SIGUSR1, SIGUSR2}) {
+      INFO(engine.front() << ", signal " << number);
+      const TemporaryFolder temp;
+      write_tiny_mnist(temp.path());
+      const StallGate gate(temp / "gate");
+      Program program(kTiny + engine + Words{"--output-dir", "run", "-p", "1"}, temp.path(),
+                      {"DP_FAIL=stall:forward:dev0:step2:60000ms", gate.variable()});
+      gate.wait_for();
+      ::kill(program.id(), number);
+      if (number == SIGHUP) ::kill(program.id(), SIGTERM);  // a session that closes may send both
+      program.wait_for_error("stopping after a checkpoint is written");
+      const bool again = number == SIGUSR2;
+      if (again)
+        becomes([&] {
+          wait_for_seconds(0.5);
+          ::kill(program.id(), number);
+          return program.has_ended();
+        });
+      else
+        gate.open();
+      const Outcome outcome = program.wait();
+      INFO(outcome.err);
+      CHECK(outcome.code == 128 + number);
+      CHECK(has_checkpoint(temp) == !again);
+      if (!again) CHECK(saved_step(temp) >= 3);
+    }
+}
+
+TEST_CASE("signals: a hang-up that nohup ignores changes nothing") {
+  for (const Words& engine : {kDp, kDdp}) {
+    const TemporaryFolder temp;
+    write_tiny_mnist(temp.path());
+    const StallGate gate(temp / "gate");
+    Program program(kTiny + engine + Words{"--max-steps", "4", "--output-dir", "run"}, temp.path(),
+                    {"DP_FAIL=stall:forward:dev0:step2:60000ms", gate.variable()},
+                    {"/bin/sh", "-c", "trap '' HUP USR1; exec \"$@\"", "sh"});
+    gate.wait_for();
+    for (const int number : {SIGHUP, SIGUSR1}) ::kill(program.id(), number);
+    gate.open();
+    const Outcome outcome = program.wait();
+    INFO(outcome.err);
+    CHECK(outcome.code == 0);
+    CHECK(outcome.err.find("stopping") == std::string::npos);
+  }
 }
 
 TEST_CASE("signals: a second signal ends the program at once if it is another one or comes later") {

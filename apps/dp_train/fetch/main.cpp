@@ -2,6 +2,7 @@
 // "progress" or "".
 #include <dp/error.h>
 #include <dp/standard_descriptors.h>
+#include <dp/stop_signals.h>
 #include <dp/trainer.h>
 #include <unistd.h>
 #include <csignal>
@@ -29,7 +30,10 @@ void on_signal(int number) {
 void handle_signals() {
   sigset_t handled;
   ::sigemptyset(&handled);
-  for (const int number : {SIGINT, SIGTERM, SIGALRM}) {
+  ::sigaddset(&handled, SIGALRM);
+  std::signal(SIGALRM, on_signal);
+  for (const int number : dp::kStopSignals) {
+    if (dp::stays_ignored(number)) continue;
     ::sigaddset(&handled, number);
     std::signal(number, on_signal);
   }

@@ -24,5 +24,6 @@
 #include "dp/shape.h"
 #include "dp/standard_descriptors.h"
 #include "dp/statistics.h"
+#include "dp/stop_signals.h"
 #include "dp/tensor.h"
 #include "dp/trainer.h"

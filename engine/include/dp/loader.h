@@ -68,6 +68,9 @@ class Loader {
   void start(std::int64_t epoch, std::int64_t first_batch = 0);
   // Returns the next batch of the epoch; null at its end, or if `stop` ended the wait. Rethrows a worker's exception.
   const Batch* next();
+  // Waits until the next `count` batches are prepared: at most `slots` - 2, and fewer at the end of the epoch. Rethrows
+  // the exception of a worker that failed to prepare one of them. Returns false if `stop` ended the wait.
+  bool await(std::int64_t count);
 
   std::int64_t batches_per_epoch() const;
   std::vector<std::int64_t> batch_sizes() const;  // the sizes that occur, of this rank's parts

@@ -125,8 +125,8 @@ struct RunSummary {
   double images_per_second = 0;                              // since the run was started or resumed
   double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;  // NaN: not available
   std::string weights_sha256, checkpoint;
-  bool interrupted = false;       // a stop was requested before the run was complete
-  std::string end = "complete";   // or "interrupted", or "early: " and the reason
+  bool interrupted = false;       // by a stop or an error, before the run was complete
+  std::string end = "complete";   // or "interrupted", "early: " and the reason, "error: " and the message
   std::vector<LayerTime> layers;  // with TrainerOptions::profile
   // Not written to the file:
   std::int64_t classes = 0;
@@ -158,6 +158,8 @@ class Trainer {
   // Error(nonfinite) names the last good checkpoint; it is also thrown if every step of an epoch or of the run was
   // skipped.
   // A failed save is reported as a notice; Error(io) if it was the last save.
+  // An error that leaves the weights intact (a sample that cannot be read, an exception of a callback) ends the run as
+  // a stop does: the finished steps are saved, the summary is written, and the error is thrown.
   RunSummary run(const TrainerCallbacks& callbacks = {});
   // Evaluates the test set once, with the weights of `init` or `resume`. Writes no run folder.
   RunSummary evaluate(const TrainerCallbacks& callbacks = {});

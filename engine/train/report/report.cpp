@@ -68,6 +68,8 @@ std::vector<std::string> warnings(const RunData& run) {
   std::vector<std::string> found;
   if (run.summary.is_null())
     found.push_back("there is no summary yet: the run is active, or has failed");
+  else if (const std::string end = run.summary.value("end", ""); end.starts_with("error: "))
+    found.push_back("the run was ended by an " + end);
   else if (run.summary.value("interrupted", false))
     found.push_back("the run was interrupted before its end");
   if (const double margin = accuracy_margin(run); margin > 0.5)
