@@ -170,6 +170,9 @@ void set_choices(const Choices& choices, bool all_apply, Command& command) {
 
 // Records dp_train's own options that describe the data.
 void record_data(Command& command) {
+  if (command.data_path.find("://") != std::string::npos)  // may have a password, which a run would record
+    throw dp::Error(dp::ErrorCode::usage, "--data-path '" + command.data_path +
+                                              "' is an address; give a folder, such as one that `dp_train fetch` made");
   std::error_code error;
   const std::filesystem::path path = std::filesystem::absolute(command.data_path, error);
   const std::string full = error ? command.data_path : path.lexically_normal().string();

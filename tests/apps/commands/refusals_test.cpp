@@ -46,6 +46,7 @@ TEST_CASE("each wrong command line of the page gets the answer beside it, in one
   std::filesystem::create_directories(temp / "datasets/MNIST/raw");
   write_tiny_mnist(temp / "datasets/MNIST/raw");
   write_text(temp / "notes.txt", "not a checkpoint");
+  write_text(temp / "summary.toml", "summary = \"x\"\n");
   for (const Row& row : rows) {
     const Words words = words_of(row.command);
     REQUIRE(words.front() == "dp_train");
