@@ -93,7 +93,7 @@ void DropoutPlane::by_elements(const DropoutWords& words, std::int64_t block_ind
       const std::int64_t from = std::max(begin, first), to = std::min(begin + kElements, end);
       for (std::int64_t e = from; e < to; ++e) {
         const std::int64_t at = (e - first) * block_ + lane;
-        const bool keep = kept[static_cast<std::size_t>(e - begin)] != 0;
+        const bool keep = kept.data()[e - begin] != 0;  // not checked element by element
         y[at] = keep ? from_float<T>(to_float(x[at]) * scale_) : T{};
         if (mask != nullptr && !keep) mask[at] = 255;
       }

@@ -2,6 +2,7 @@
 // writes.
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "elf_file.h"
@@ -50,6 +51,42 @@ Paths loading_from_working_folder(const Paths& paths) {
   return found;
 }
 
+// What these programs and libraries lack.
+Paths unprotected(const Paths& paths) {
+  Paths found;
+  for (const std::string& path : paths) {
+    const auto file = read_elf(path);
+    REQUIRE(file.has_value());
+    if (!file->relocations_read_only || !file->bind_now) found.push_back(path + " lacks full RELRO");
+    if (file->executable_stack) found.push_back(path + " has an executable stack");
+    if (!file->position_independent) found.push_back(path + " is not position-independent");
+  }
+  return found;
+}
+
+// Whether there are checks of the stack protector, _FORTIFY_SOURCE and _GLIBCXX_ASSERTIONS: the functions that they
+// call on failure.
+Paths unchecked(const Paths& paths) {
+  Paths found;
+  for (const std::string& path : paths) {
+    const auto file = read_elf(path);
+    REQUIRE(file.has_value());
+    const auto imports = [&](const auto& matches) {
+      return std::any_of(file->imports.begin(), file->imports.end(), matches);
+    };
+    if (!imports([](const std::string& name) { return name == "__stack_chk_fail"; }))
+      found.push_back(path + " has no stack protector");
+    if (DP_FORTIFIED &&
+        !imports([](const std::string& name) { return name.starts_with("__") && name.ends_with("_chk"); }))
+      found.push_back(path + " has no checks of _FORTIFY_SOURCE");
+#if _GLIBCXX_RELEASE >= 12  // an earlier one calls no function of its own
+    if (!imports([](const std::string& name) { return name.find("__glibcxx_assert_fail") != std::string::npos; }))
+      found.push_back(path + " has no assertions of libstdc++");
+#endif
+  }
+  return found;
+}
+
 }  // namespace
 
 TEST_CASE("dp_train and dp_fetch search no relative folder for libraries") {
@@ -68,6 +105,26 @@ TEST_CASE("no installed program or library searches a relative folder for librar
   const Installation installation;
   REQUIRE(installation.paths.size() >= 2);
   CHECK(loading_from_working_folder(installation.paths) == Paths{});
+}
+
+TEST_CASE("dp_train and dp_fetch are protected against exploits") {
+  if (!DP_HARDENED) DP_SKIP("this build has DP_HARDEN=OFF");
+  const Paths paths = built(DP_PRODUCT_LIST);
+  CHECK(unprotected(paths) == Paths{});
+  CHECK(unchecked(paths) == Paths{});
+}
+
+TEST_CASE("every program and library, built and installed, is protected against exploits", "[everything]") {
+  if (!DP_HARDENED) DP_SKIP("this build has DP_HARDEN=OFF");
+  CHECK(unprotected(built(DP_EVERYTHING_LIST)) == Paths{});
+  const Installation installation;
+  CHECK(unprotected(installation.paths) == Paths{});
+  Paths programs;
+  for (const std::string& path : installation.paths)
+    if (read_elf(path).value_or(ElfFile{}).program &&
+        fs::path(path).filename() != "dp_peer_probe")  // too small for all
+      programs.push_back(path);
+  CHECK(unchecked(programs) == Paths{});
 }
 
 TEST_CASE("a library that is planted in the working folder is not loaded") {

@@ -34,6 +34,14 @@ std::vector<std::string> elements(const std::string& list) {
   return found;
 }
 
+void add_imports(const std::string& bytes, const Elf64_Ehdr& header, const Elf64_Shdr& symbols,
+                 std::set<std::string>& imports) {
+  const auto sections = values_at<Elf64_Shdr>(bytes, header.e_shoff, header.e_shnum);
+  const std::size_t names = sections.at(symbols.sh_link).sh_offset;
+  for (const Elf64_Sym& symbol : values_at<Elf64_Sym>(bytes, symbols.sh_offset, symbols.sh_size / sizeof(Elf64_Sym)))
+    if (symbol.st_shndx == SHN_UNDEF) imports.insert(text_at(bytes, names + symbol.st_name));
+}
+
 }  // namespace
 
 std::optional<ElfFile> read_elf(const std::string& path) {
@@ -50,8 +58,16 @@ std::optional<ElfFile> read_elf(const std::string& path) {
     throw std::runtime_error("an address outside of an ELF file");
   };
   ElfFile file;
+  file.position_independent = header.e_type == ET_DYN;
+  for (const Elf64_Shdr& section : values_at<Elf64_Shdr>(bytes, header.e_shoff, header.e_shnum))
+    if (section.sh_type == SHT_DYNSYM) add_imports(bytes, header, section, file.imports);
   for (const Elf64_Phdr& segment : segments) {
-    if (segment.p_type == PT_INTERP) file.needed.push_back(text_at(bytes, segment.p_offset));
+    if (segment.p_type == PT_GNU_RELRO) file.relocations_read_only = true;
+    if (segment.p_type == PT_GNU_STACK) file.executable_stack = (segment.p_flags & PF_X) != 0;
+    if (segment.p_type == PT_INTERP) {
+      file.program = true;
+      file.needed.push_back(text_at(bytes, segment.p_offset));
+    }
     if (segment.p_type != PT_DYNAMIC) continue;
     const auto entries = values_at<Elf64_Dyn>(bytes, segment.p_offset, segment.p_filesz / sizeof(Elf64_Dyn));
     std::size_t strings = 0;
@@ -60,6 +76,9 @@ std::optional<ElfFile> read_elf(const std::string& path) {
     for (const Elf64_Dyn& entry : entries) {
       if (entry.d_tag == DT_NULL) break;
       switch (entry.d_tag) {
+        case DT_BIND_NOW: file.bind_now = true; break;
+        case DT_FLAGS: file.bind_now = file.bind_now || (entry.d_un.d_val & DF_BIND_NOW) != 0; break;
+        case DT_FLAGS_1: file.bind_now = file.bind_now || (entry.d_un.d_val & DF_1_NOW) != 0; break;
         case DT_RPATH:
         case DT_RUNPATH:
           for (const std::string& element : elements(text_at(bytes, strings + entry.d_un.d_val)))

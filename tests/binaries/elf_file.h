@@ -11,6 +11,12 @@ namespace dp::test {
 struct ElfFile {
   std::vector<std::string> run_path;  // the elements of DT_RUNPATH and DT_RPATH, empty ones too
   std::vector<std::string> needed;    // DT_NEEDED, DT_AUXILIARY, DT_FILTER, DT_AUDIT and DT_DEPAUDIT, and the loader
+  std::set<std::string> imports;      // functions and data of other libraries
+  bool program = false;               // it names a loader
+  bool position_independent = false;
+  bool relocations_read_only = false;  // together with bind_now: full RELRO
+  bool bind_now = false;
+  bool executable_stack = true;
 };
 
 // Empty if the file is no program or shared library.
