@@ -1,10 +1,12 @@
 #include "dp/tensor.h"
 
+#include <concepts>
 #include <cstdlib>
 #include <cstring>
 #include <new>
 
 #include "dp/error.h"
+#include "kernels/low_float.h"
 
 namespace dp {
 namespace {
@@ -52,6 +54,38 @@ constexpr DType dtype_of<std::int32_t>() {
 template <>
 constexpr DType dtype_of<std::int64_t>() {
   return DType::i64;
+}
+
+template <typename To, typename From>
+To value_as(From value) {
+  if constexpr (std::integral<To> && std::floating_point<From>)
+    if (!(value >= -0x1p63 && value < 0x1p63)) throw Error(ErrorCode::data, "has a value that int64 cannot hold");
+  return static_cast<To>(value);
+}
+
+template <typename To, typename From>
+void convert(const Tensor& from, Tensor& to) {
+  const auto* const source = static_cast<const From*>(from.raw());
+  auto* const target = static_cast<To*>(to.raw());
+  for (std::int64_t i = 0; i < from.numel(); ++i) {
+    if constexpr (std::same_as<From, kernels::BFloat16> || std::same_as<From, kernels::Float16>)
+      target[i] = value_as<To>(kernels::to_float(source[i]));
+    else
+      target[i] = value_as<To>(source[i]);
+  }
+}
+
+template <typename To>
+void convert_to(const Tensor& from, Tensor& to) {
+  switch (from.dtype()) {
+    case DType::f32: return convert<To, float>(from, to);
+    case DType::f64: return convert<To, double>(from, to);
+    case DType::u8: return convert<To, std::uint8_t>(from, to);
+    case DType::i32: return convert<To, std::int32_t>(from, to);
+    case DType::i64: return convert<To, std::int64_t>(from, to);
+    case DType::bf16: return convert<To, kernels::BFloat16>(from, to);
+    case DType::f16: return convert<To, kernels::Float16>(from, to);
+  }
 }
 
 }  // namespace
@@ -126,6 +160,19 @@ Tensor tensor_of(const Shape& shape, std::span<const float> values) {
   Tensor tensor(shape);
   std::copy(values.begin(), values.end(), tensor.data<float>());
   return tensor;
+}
+
+Tensor Tensor::to(DType type) const {
+  if (type_ == type) return *this;
+  if (!storage_->host_accessible()) return clone().to(type);
+  Tensor out(shape_, type);
+  switch (type) {
+    case DType::f32: convert_to<float>(*this, out); break;
+    case DType::f64: convert_to<double>(*this, out); break;
+    case DType::i64: convert_to<std::int64_t>(*this, out); break;
+    default: throw Error(ErrorCode::usage, std::string("tensors are not converted to ") + to_string(type));
+  }
+  return out;
 }
 
 }  // namespace dp

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <memory>
-#include <set>
 #include <string_view>
 
 #include "dp/checkpoint.h"
@@ -43,17 +42,6 @@ class Sha256 {
 };
 
 }  // namespace
-
-NamedTensors strip_module_prefix(NamedTensors tensors) {
-  constexpr std::string_view kPrefix = "module.";
-  std::set<std::string_view> seen;
-  for (auto& [name, tensor] : tensors) {
-    if (name.starts_with(kPrefix)) name.erase(0, kPrefix.size());
-    if (!seen.insert(name).second)
-      throw Error(ErrorCode::data, "two tensors are named '" + printable(name) + "' after 'module.' is stripped");
-  }
-  return tensors;
-}
 
 // Input of the digest, per tensor in order of name: name, zero byte, type, zero byte, shape, zero byte, data. Type and
 // shape are formatted by to_string().

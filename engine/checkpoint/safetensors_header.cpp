@@ -36,9 +36,9 @@ void check_text(std::string_view json, const std::string& path) {
 
 // Bytes of `entry` in the file; nothing if they exceed 64 bits.
 std::optional<std::uint64_t> stored_bytes(const TensorEntry& entry) {
-  const std::uint64_t width = entry.stored == StoredAs::same ? size_of(entry.type) : 2;
   std::uint64_t bytes = 0;
-  if (__builtin_mul_overflow(static_cast<std::uint64_t>(entry.shape.numel()), width, &bytes)) return std::nullopt;
+  if (__builtin_mul_overflow(static_cast<std::uint64_t>(entry.shape.numel()), entry.stored->width, &bytes))
+    return std::nullopt;
   return bytes;
 }
 

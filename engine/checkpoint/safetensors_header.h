@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,16 +13,25 @@
 
 namespace dp {
 
-enum class StoredAs : std::uint8_t { same, f16, bf16 };  // element type in the file; `same` as in memory
+// An element type of the format. Types that DType lacks, and 16-bit floats, are widened when they are read.
+struct StoredType {
+  std::string_view spelling;  // in the file: "BF16"
+  std::string_view name;      // PyTorch's: "bfloat16"
+  std::uint64_t width;        // bytes in the file
+  DType type;                 // in memory
+  // Converts values in place: the stored ones occupy the end of `memory`. Null: they are as in memory. Returns false if
+  // a value does not fit.
+  bool (*widen)(std::span<std::byte> memory) = nullptr;
+};
+const StoredType* find_stored_type(std::string_view spelling);  // null if it is not supported
 
 struct TensorEntry {
   std::string name;
-  DType type = DType::f32;  // in memory
-  StoredAs stored = StoredAs::same;
+  const StoredType* stored = nullptr;
   Shape shape;
   std::uint64_t begin = 0, end = 0;  // bytes from the end of the header
 
-  std::uint64_t memory() const { return static_cast<std::uint64_t>(shape.numel()) * size_of(type); }
+  std::uint64_t memory() const { return static_cast<std::uint64_t>(shape.numel()) * size_of(stored->type); }
 };
 
 struct SafetensorsHeader {
@@ -41,7 +51,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view json, std::uint64_t 
 // traversal nevertheless.
 std::string fault_of_tensor_name(std::string_view name);
 
-// Reads all tensors of a file, in file order.
-NamedTensors read_safetensors(ByteSource& source, std::map<std::string, std::string>* metadata = nullptr);
+// Reads all tensors of a file, in file order. `types` receives PyTorch's name of the type of each in the file.
+NamedTensors read_safetensors(ByteSource& source, std::map<std::string, std::string>* metadata = nullptr,
+                              std::map<std::string, std::string_view>* types = nullptr);
 
 }  // namespace dp

@@ -103,21 +103,8 @@ bool SafetensorsSax::string(string_t& value) {
 }
 
 void SafetensorsSax::set_type(std::string_view name) {
-  struct Known {
-    std::string_view name;
-    DType type;
-    StoredAs stored;
-  };
-  static constexpr Known kKnown[] = {{"F32", DType::f32, StoredAs::same}, {"F64", DType::f64, StoredAs::same},
-                                     {"I64", DType::i64, StoredAs::same}, {"I32", DType::i32, StoredAs::same},
-                                     {"U8", DType::u8, StoredAs::same},   {"F16", DType::f32, StoredAs::f16},
-                                     {"BF16", DType::f32, StoredAs::bf16}};
-  for (const Known& known : kKnown)
-    if (name == known.name) {
-      entry().type = known.type;
-      entry().stored = known.stored;
-      return;
-    }
+  entry().stored = find_stored_type(name);
+  if (entry().stored != nullptr) return;
   fault("has the dtype '" + printable(name) + "', which is not supported; convert it to F32");
 }
 

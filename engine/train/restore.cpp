@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <map>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "dp/error.h"
@@ -96,15 +96,6 @@ bool all_finite(const Tensor& tensor) {
   return std::all_of(values.begin(), values.end(), [](T value) { return std::isfinite(value); });
 }
 
-// Why `given` cannot replace `own`; empty if it can.
-std::string misfit(const Tensor& own, const Tensor& given) {
-  if (given.shape() != own.shape())
-    return fmt::format("is {}, not {}", to_string(given.shape()), to_string(own.shape()));
-  if (given.dtype() != own.dtype())
-    return fmt::format("is {}, not {}", to_string(given.dtype()), to_string(own.dtype()));
-  return "";
-}
-
 std::string shortened(const std::vector<std::string>& list) {
   std::string out;
   for (std::size_t i = 0; i < std::min<std::size_t>(list.size(), 8); ++i) out += (i ? "; " : "") + list[i];
@@ -121,10 +112,41 @@ NamedTensors state_like(const Model& model, const NamedTensors& weights, const O
   return tensors;
 }
 
-NamedTensors read_weights(const std::string& path) try {
-  return strip_module_prefix(read_safetensors(path));
-} catch (const Error& error) {
-  rethrow_with_remedy(error, "give a safetensors file of weights with --init");
+// What loading these tensors means for the model.
+struct Coverage {
+  bool layers = false;  // whether any tensor is the weight of a layer, not only biases, statistics and counters
+  double percent = 0;   // of the model's values, rounded down to a tenth
+};
+Coverage coverage_of(const NamedTensors& own, const NamedTensors& taken) {
+  const auto count = [](const NamedTensors& tensors) {
+    std::int64_t values = 0;
+    for (const auto& [name, tensor] : tensors) values += tensor.numel();
+    return static_cast<double>(values);
+  };
+  return {std::ranges::any_of(taken, [](const auto& one) { return one.second.shape().rank() > 1; }),
+          std::floor(1000 * count(taken) / count(own)) / 10};
+}
+
+// What to do about weights of which these tensors fit.
+std::string partial_remedy(const NamedTensors& own, const NamedTensors& taken) {
+  constexpr const char* kOthers = "give weights of this model with --init";
+  if (taken.empty()) return std::string("no tensor fits; ") + kOthers;
+  const Coverage coverage = coverage_of(own, taken);
+  if (!coverage.layers)
+    return fmt::format("{} of {} tensors fit, but no weight of a layer; {}", taken.size(), own.size(), kOthers);
+  const std::string loads = fmt::format("--init-partial loads {} of {} tensors, {:.1f} % of the values", taken.size(),
+                                        own.size(), coverage.percent);
+  return coverage.percent < 50 ? kOthers + std::string("; ") + loads : loads;
+}
+
+// The tensors of `given`, which must be exactly those of `own`.
+NamedTensors exactly(const NamedTensors& own, NamedTensors given, const std::string& source) {
+  FittedWeights fitted = fit_weights(own, std::move(given));
+  std::ranges::move(fitted.changes, std::back_inserter(fitted.faults));
+  if (!fitted.faults.empty())
+    throw Error(ErrorCode::data, fmt::format("'{}' does not fit the model: {}; resume with the model of the checkpoint",
+                                             source, shortened(fitted.faults)));
+  return std::move(fitted.tensors);
 }
 
 }  // namespace
@@ -187,37 +209,6 @@ void require_same_run(const Resumed& resumed, const TrainState& wanted, bool wei
   require_same_step(resumed, had.config, wanted.config);
 }
 
-NamedTensors fitting(const NamedTensors& own, NamedTensors given, const std::string& source, const std::string& remedy,
-                     const Notice* notice) {
-  std::map<std::string, const Tensor*> wanted;
-  for (const auto& [name, tensor] : own) wanted.emplace(name, &tensor);
-  NamedTensors taken;
-  std::vector<std::string> faults;
-  for (auto& [name, tensor] : given) {
-    const auto at = wanted.find(name);
-    if (at == wanted.end() || at->second == nullptr) {
-      faults.push_back("'" + name + "' " + (at == wanted.end() ? "is not in the model" : "is in the file twice"));
-      continue;
-    }
-    const std::string why = misfit(*at->second, tensor);
-    at->second = nullptr;
-    if (why.empty())
-      taken.emplace_back(name, std::move(tensor));
-    else
-      faults.push_back("'" + name + "' " + why);
-  }
-  for (const auto& [name, tensor] : own)
-    if (wanted.at(name) != nullptr) faults.push_back("'" + name + "' is missing");
-  if (faults.empty()) return taken;
-  const std::string text = "'" + source + "' does not fit the model: " + shortened(faults);
-  if (notice == nullptr) throw Error(ErrorCode::data, text + "; " + remedy);
-  if (taken.empty()) throw Error(ErrorCode::data, text + "; no tensor fits; give weights of this model with --init");
-  if (*notice)
-    (*notice)(fmt::format("{} of {} tensors loaded from '{}'; not loaded: {}", taken.size(), own.size(), source,
-                          shortened(faults)));
-  return taken;
-}
-
 void require_finite(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors)
     if ((tensor.dtype() == DType::f32 && !all_finite<float>(tensor)) ||
@@ -225,31 +216,50 @@ void require_finite(const NamedTensors& tensors) {
       throw Error(ErrorCode::nonfinite, "tensor '" + name + "' contains NaN or Inf");
 }
 
-void init_weights(DataParallel& net, const TrainerOptions& options, const Notice& notice) {
-  const NamedTensors taken =
-      fitting(net.weights(), read_weights(options.init), options.init, "--init-partial loads the tensors that fit",
-              options.init_partial ? &notice : nullptr);
+FittedWeights initial_weights(const NamedTensors& own, const TrainerOptions& options) {
+  for (const char* const inside : {"/model.safetensors", "/checkpoints/last/model.safetensors"})
+    if (exists(options.init + inside))
+      throw Error(ErrorCode::data,
+                  "'" + options.init + "' is a folder; give the weights in it: --init " + options.init + inside);
+  FittedWeights fitted;
   try {
-    require_finite(taken);
+    fitted = read_weights(options.init, own);
+  } catch (const Error& error) {
+    rethrow_with_remedy(error, "give a safetensors file of weights with --init");
+  }
+  if (!fitted.faults.empty() && (!options.init_partial || !coverage_of(own, fitted.tensors).layers))
+    throw Error(ErrorCode::data, fmt::format("'{}' does not fit the model: {}; {}", options.init,
+                                             shortened(fitted.faults), partial_remedy(own, fitted.tensors)));
+  try {
+    require_finite(fitted.tensors);
   } catch (const Error& error) {
     throw Error(ErrorCode::data, "'" + options.init + "': " + error.what() + "; give other weights with --init");
   }
-  net.set_weights(taken);
+  return fitted;
+}
+
+void init_weights(DataParallel& net, const TrainerOptions& options, const Notice& notice) {
+  const NamedTensors own = net.weights();
+  const FittedWeights fitted = initial_weights(own, options);
+  net.set_weights(fitted.tensors);
+  if (!notice || (fitted.changes.empty() && fitted.faults.empty())) return;
+  std::string text = fmt::format("{} of {} tensors loaded from '{}'", fitted.tensors.size(), own.size(), options.init);
+  for (const std::string& change : fitted.changes) text += "; " + change;
+  if (!fitted.faults.empty()) text += "; not loaded: " + shortened(fitted.faults);
+  notice(text);
 }
 
 void restore(DataParallel& net, const Resumed& resumed) {
   const NamedTensors own = net.weights();
   const Checkpoint& checkpoint = resumed.checkpoint;
-  const std::string remedy = "resume with the model of the checkpoint";
-  net.set_weights(fitting(own, checkpoint.weights, resumed.folder, remedy, nullptr));
+  net.set_weights(exactly(own, checkpoint.weights, resumed.folder));
   if (!checkpoint.optimizer.tensors.empty()) {
     OptimizerState state = checkpoint.optimizer;
-    state.tensors =
-        fitting(state_like(net.model(), own, state), std::move(state.tensors), resumed.folder, remedy, nullptr);
+    state.tensors = exactly(state_like(net.model(), own, state), std::move(state.tensors), resumed.folder);
     net.set_optimizer_state(state);
   }
   if (!checkpoint.average.empty() && net.options().ema_decay) {
-    net.set_average_weights(fitting(own, checkpoint.average, resumed.folder, remedy, nullptr));
+    net.set_average_weights(exactly(own, checkpoint.average, resumed.folder));
     net.set_average_updates(checkpoint.average_updates);
   }
   net.set_step_count(checkpoint.state.step);

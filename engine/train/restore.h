@@ -36,12 +36,10 @@ inline constexpr const char* kAnotherCheckpoint = "give another checkpoint with 
 // data set, seed, order of samples (shuffle, augment, drop-last), batch normalisation or logical shards.
 void require_same_run(const Resumed& resumed, const TrainState& wanted, bool weights_only);
 
-// Returns the tensors of `given` that fit `own`. Tensors that are missing, unknown, duplicate, or of another shape or
-// type are listed in an Error(data) that ends with `remedy`. With `notice` they are listed there instead, and
-// Error(data) is thrown only if no tensor fits.
-NamedTensors fitting(const NamedTensors& own, NamedTensors given, const std::string& source, const std::string& remedy,
-                     const Notice* notice);
-
+// The tensors of the file options.init for a model with the weights `own`. Error(data) unless all fit or, with
+// options.init_partial, if no weight of a layer fits.
+FittedWeights initial_weights(const NamedTensors& own, const TrainerOptions& options);
+// Loads them, and reports in one notice what was stripped, converted or left out.
 void init_weights(DataParallel& net, const TrainerOptions& options, const Notice& notice);
 void restore(DataParallel& net, const Resumed& resumed);
 

@@ -18,16 +18,3 @@ TEST_CASE("the digest covers name, type, shape and bytes in order of name") {
   CHECK(dp::weights_sha256({{"v", tensors[0].second}, tensors[1]}) != digest);
   CHECK(dp::weights_sha256({{"w", tensors[0].second.reshaped({1, 2})}, tensors[1]}) != digest);
 }
-
-TEST_CASE("the prefix 'module.' is stripped from the front of names and nowhere else") {
-  const dp::Tensor t(dp::Shape{1});
-  const dp::NamedTensors stripped =
-      dp::strip_module_prefix({{"module.fc.weight", t}, {"fc.bias", t}, {"a.module.b", t}, {"modules.c", t}});
-  CHECK(stripped[0].first == "fc.weight");
-  CHECK(stripped[1].first == "fc.bias");
-  CHECK(stripped[2].first == "a.module.b");
-  CHECK(stripped[3].first == "modules.c");
-  const auto clash = dp::test::outcome_of([&] { dp::strip_module_prefix({{"module.a", t}, {"a", t}}); });
-  CHECK(clash.code == 3);
-  CHECK_THAT(clash.text, Catch::Contains("'a'"));
-}

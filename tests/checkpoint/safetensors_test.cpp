@@ -125,6 +125,33 @@ TEST_CASE("16-bit floats are read as float32") {
   CHECK(brain.data<float>()[3] == INFINITY);
 }
 
+// Values of PyTorch: torch.tensor(bytes, dtype=torch.uint8).view(type).to(torch.float32).
+TEST_CASE("8-bit floats and other integers are widened") {
+  const auto read = [](const std::string& dtype, std::size_t width, const std::string& bytes) {
+    const ScratchFolder folder;
+    write_bytes(folder / "f", safetensors_bytes(R"({"x":{"dtype":")" + dtype + R"(","shape":[)" +
+                                                    std::to_string(bytes.size() / width) + R"(],"data_offsets":[0,)" +
+                                                    std::to_string(bytes.size()) + "]}}",
+                                                bytes));
+    return dp::read_safetensors(folder / "f").at(0).second;
+  };
+  const Tensor e4m3 = read("F8_E4M3", 1, std::string("\x38\xb8\x7e\x01\x08\x80\x7f", 7));
+  const float fine[] = {1, -1, 448, 0x1p-9f, 0x1p-6f, -0.0f};
+  for (std::size_t i = 0; i < std::size(fine); ++i) CHECK(e4m3.data<float>()[i] == fine[i]);
+  CHECK(std::isnan(e4m3.data<float>()[6]));
+  const Tensor e5m2 = read("F8_E5M2", 1, std::string("\x3c\xc0\x7b\x01\x7c", 5));
+  const float wide[] = {1, -2, 57344, 0x1p-16f, INFINITY};
+  for (std::size_t i = 0; i < std::size(wide); ++i) CHECK(e5m2.data<float>()[i] == wide[i]);
+  CHECK(read("I8", 1, "\xff\x7f").data<std::int32_t>()[0] == -1);
+  CHECK(read("I16", 2, std::string("\x00\x80", 2)).data<std::int32_t>()[0] == -32768);
+  CHECK(read("U16", 2, "\xff\xff").data<std::int32_t>()[0] == 65535);
+  CHECK(read("U32", 4, "\xff\xff\xff\xff").data<std::int64_t>()[0] == 4294967295);
+  CHECK(read("U64", 8, std::string("\x05\0\0\0\0\0\0\0", 8)).data<std::int64_t>()[0] == 5);
+  CHECK(read("BOOL", 1, "\1").data<std::uint8_t>()[0] == 1);
+  CHECK_THAT(outcome_of([&] { read("U64", 8, "\xff\xff\xff\xff\xff\xff\xff\xff"); }).text,
+             Catch::Contains("'x' has a value beyond the range of int64"));
+}
+
 TEST_CASE("tensors that the format cannot hold are not written") {
   const ScratchFolder folder;
   const Tensor t(Shape{1});

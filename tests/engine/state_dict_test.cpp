@@ -107,13 +107,31 @@ TEST_CASE("state dict: an invalid tensor is refused with its name and the expect
     };
     refused("nothing", Tensor(Shape{1}), "model 'residual_net' has no parameter 'nothing'");
     refused("fc.bias", Tensor(Shape{8}), "parameter 'fc.bias' has shape (6,) in model 'residual_net', not (8,)");
-    refused("fc.bias", Tensor(Shape{6}, DType::i32), "parameter 'fc.bias' is of type int32, not float32");
-    const std::string mean = "'b.bn1.running_mean' of model 'residual_net' is float32 of shape (17,), not ";
-    refused("b.bn1.running_mean", Tensor(Shape{16}), mean + "float32 of shape (16,)");
-    refused("b.bn1.running_mean", Tensor(Shape{17}, DType::i64), mean + "int64 of shape (17,)");
-    const std::string counter = "'bn1.num_batches_tracked' of model 'residual_net' is int64 of shape (), not ";
-    refused("bn1.num_batches_tracked", Tensor(Shape{}), counter + "float32 of shape ()");
-    refused("bn1.num_batches_tracked", Tensor(Shape{1}, DType::i64), counter + "int64 of shape (1,)");
+    refused("b.bn1.running_mean", Tensor(Shape{16}),
+            "'b.bn1.running_mean' has shape (17,) in model 'residual_net', not (16,)");
+    refused("bn1.num_batches_tracked", Tensor(Shape{1}, DType::i64),
+            "'bn1.num_batches_tracked' has shape () in model 'residual_net', not (1,)");
+    Tensor infinite(Shape{});
+    *infinite.data<float>() = INFINITY;
+    refused("bn1.num_batches_tracked", infinite, "'bn1.num_batches_tracked' has a value that int64 cannot hold");
+  }
+}
+
+TEST_CASE("state dict: weights of other types are converted") {
+  const Model model = residual_net();
+  for (const DataParallelOptions& options :
+       {on_cpus(2), DataParallelOptions{.devices = {{DeviceKind::reference, 0}}}}) {
+    DataParallel net(model, options);
+    Tensor bias(Shape{6}, DType::i32), mean(Shape{17}, DType::f64), counter(Shape{});
+    bias.data<std::int32_t>()[5] = -3;
+    mean.data<double>()[16] = 0.1;
+    *counter.data<float>() = 7.5;
+    net.set_weights({{"fc.bias", bias}, {"b.bn1.running_mean", mean}, {"bn1.num_batches_tracked", counter}});
+    const auto now = net.weights();
+    const DType type = named(now, "fc.bias").dtype();
+    CHECK(named(now, "fc.bias").to(DType::f64).data<double>()[5] == -3);
+    CHECK(named(now, "b.bn1.running_mean").to(DType::f64).data<double>()[16] == (type == DType::f32 ? 0.1f : 0.1));
+    CHECK(*named(now, "bn1.num_batches_tracked").data<std::int64_t>() == 7);
   }
 }
 

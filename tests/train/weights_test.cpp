@@ -1,4 +1,5 @@
 // Runs that start from a weights file.
+#include <bit>
 #include <cstring>
 
 #include "support/catch.h"
@@ -36,34 +37,125 @@ NamedTensors other_weights() {
   return DataParallel(dp::test::tiny_model(), options).weights();
 }
 
-TEST_CASE("weights saved from DataParallel lose their module prefix") {
-  const TemporaryFolder temp;
-  NamedTensors prefixed;
-  for (const auto& [name, tensor] : other_weights()) prefixed.emplace_back("module." + name, tensor);
-  write_safetensors(temp / "w.safetensors", prefixed);
-  TrainerOptions options = tiny_options();
-  options.init = temp / "w.safetensors";
-  CHECK(weights_sha256(start_with(options).weights) == weights_sha256(other_weights()));
+// The message with which such a run is refused; empty if it starts.
+std::string refusal_with(const TrainerOptions& options) try {
+  start_with(options);
+  return "";
+} catch (const Error& error) {
+  return error.what();
 }
 
-TEST_CASE("other shapes are rejected, or keep their initial values with --init-partial") {
+// `weights` with other types: float64, bfloat16 of the same values, and float32 counters.
+NamedTensors of_other_types(const NamedTensors& weights) {
+  NamedTensors out;
+  for (const auto& [name, tensor] : weights) {
+    if (tensor.shape().rank() == 4) {
+      Tensor low(tensor.shape(), DType::bf16);
+      for (std::int64_t i = 0; i < tensor.numel(); ++i)
+        std::memcpy(static_cast<char*>(low.raw()) + 2 * i, reinterpret_cast<const char*>(tensor.data<float>() + i) + 2,
+                    2);
+      out.emplace_back(name, low);
+    } else {
+      out.emplace_back(name, tensor.to(tensor.dtype() == DType::i64 ? DType::f32 : DType::f64));
+    }
+  }
+  return out;
+}
+
+NamedTensors cut_to_bfloat16(NamedTensors weights) {
+  for (auto& [name, tensor] : weights) {
+    if (tensor.shape().rank() != 4) continue;
+    for (float& value : tensor.span<float>())
+      value = std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) & ~0xffffu);
+  }
+  return weights;
+}
+
+TEST_CASE("weights as wrappers and other types leave them are loaded, and one notice says what was changed") {
   const TemporaryFolder temp;
-  NamedTensors changed = other_weights();
-  changed[0].second = Tensor(Shape{3, 3});
-  write_safetensors(temp / "w.safetensors", changed);
+  const NamedTensors weights = cut_to_bfloat16(other_weights());
+  NamedTensors given;
+  for (const auto& [name, tensor] : of_other_types(weights)) given.emplace_back("module._orig_mod." + name, tensor);
+  write_safetensors(temp / "w.safetensors", given);
   TrainerOptions options = tiny_options();
   options.init = temp / "w.safetensors";
-  expect_error(ErrorCode::data, {temp / "w.safetensors", changed[0].first, "(3, 3)", "--init-partial"},
-               [&] { start_with(options); });
-  options.init_partial = true;
   const Started started = start_with(options);
-  CHECK(started.said.find(changed[0].first) != std::string::npos);
-  const NamedTensors initial = start_with(tiny_options()).weights;
-  for (std::size_t i = 0; i < initial.size(); ++i) {
-    const Tensor &wanted = (i == 0 ? initial : changed)[i].second, &got = started.weights[i].second;
-    REQUIRE(wanted.bytes() == got.bytes());
-    CHECK(std::memcmp(wanted.raw(), got.raw(), got.bytes()) == 0);
+  CHECK(weights_sha256(started.weights) == weights_sha256(weights));
+  for (const char* part : {"8 of 8 tensors loaded", "'module._orig_mod.' stripped from names",
+                           "converted from bfloat16 to float32 ('conv.weight')", "converted from float64 to float32",
+                           "converted from float32 to int64 ('bn.num_batches_tracked')"})
+    CHECK_THAT(started.said, Catch::Contains(part));
+  NamedTensors old;  // as before PyTorch 0.4.1
+  for (const auto& one : weights)
+    if (!one.first.ends_with("num_batches_tracked")) old.push_back(one);
+  write_safetensors(temp / "w.safetensors", old);
+  CHECK(weights_sha256(start_with(options).weights) == weights_sha256(weights));
+  write_safetensors(temp / "w.safetensors", weights);
+  CHECK_THAT(start_with(options).said, !Catch::Contains("loaded"));
+}
+
+// Initial weights that are refused, and what following the advice in the refusal gives.
+TEST_CASE("each advice for weights that do not fit is true when it is followed") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options();
+  const auto refusal = [&](const NamedTensors& weights) {
+    write_safetensors(temp / "w.safetensors", weights);
+    options.init = temp / "w.safetensors";
+    options.init_partial = false;
+    return refusal_with(options);
+  };
+  const auto advised = [&](const NamedTensors& weights, const std::string& loads) {
+    CHECK_THAT(refusal(weights), Catch::Contains("--init-partial loads " + loads));
+    options.init_partial = true;
+    const std::string said = start_with(options).said;
+    CHECK_THAT(said, Catch::Contains(loads.substr(0, loads.find(" tensors") + 8) + " loaded from"));
+    CHECK_THAT(said, Catch::Contains("not loaded: "));
+  };
+  NamedTensors changed = other_weights();
+  changed[0].second = Tensor(Shape{3, 3});  // the convolution
+  advised(changed, "7 of 8 tensors, 92.9 % of the values");
+  changed = other_weights();
+  changed.pop_back();
+  advised(changed, "7 of 8 tensors, ");
+  changed = other_weights();
+  changed.emplace_back("n_averaged", Tensor(Shape{}, DType::i64));
+  advised(changed, "8 of 8 tensors, 100.0 % of the values");
+  changed = {other_weights().front()};
+  CHECK_THAT(refusal(changed),
+             Catch::Contains("; give weights of this model with --init; --init-partial loads 1 of 8"));
+
+  const auto not_advised = [&](const NamedTensors& weights, const std::string& text) {
+    const std::string refused = refusal(weights);
+    CHECK_THAT(refused, Catch::Contains(text + "; give weights of this model with --init"));
+    CHECK_THAT(refused, !Catch::Contains("--init-partial"));
+    options.init_partial = true;
+    CHECK(refusal_with(options) == refused);
+  };
+  NamedTensors small;  // biases, statistics and the counter
+  for (const auto& one : other_weights())
+    if (one.second.shape().rank() < 2) small.push_back(one);
+  not_advised(small, "6 of 8 tensors fit, but no weight of a layer");
+  not_advised({{"x", Tensor(Shape{1})}}, "no tensor fits");
+}
+
+TEST_CASE("a folder and an optimizer's state are no weights, and the advice names the file") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp / "run");
+  options.epochs = 1;
+  const RunSummary ended = dp::test::tiny_run(options);
+  const std::string last = temp / "run/checkpoints/last", file = last + "/model.safetensors";
+  options = tiny_options();
+  for (const std::string& folder : {temp / "run", last}) {
+    options.init = folder;
+    expect_error(ErrorCode::data, {"is a folder; give the weights in it: --init " + file},
+                 [&] { start_with(options); });
   }
+  options.init = last + "/optimizer.safetensors";
+  options.init_partial = true;
+  expect_error(ErrorCode::data, {options.init, "it holds the state of an optimizer, no weights"},
+               [&] { start_with(options); });
+  options.init = file, options.init_partial = false;
+  CHECK(weights_sha256(start_with(options).weights) == ended.weights_sha256);
 }
 
 TEST_CASE("weights with NaN are rejected") {

@@ -17,9 +17,9 @@ namespace dp {
 using NamedTensors = std::vector<std::pair<std::string, Tensor>>;
 
 // One safetensors file. Reading validates the header before it allocates tensors. Error(data) names the path and the
-// fault. F32, F64, I64, I32 and U8 keep their type, F16 and BF16 are widened to float32, other types are rejected.
-// Writing is atomic (temporary file, fsync, rename). Error(io) if it fails, Error(usage) for names or tensors that the
-// format cannot store.
+// fault. F32, F64, I64, I32 and U8 keep their type; 16-bit and 8-bit floats are widened to float32, other integers to
+// int32 or int64, BOOL to uint8; other types are rejected. Writing is atomic (temporary file, fsync, rename). Error(io)
+// if it fails, Error(usage) for names or tensors that the format cannot store.
 NamedTensors read_safetensors(const std::string& path, std::map<std::string, std::string>* metadata = nullptr);
 void write_safetensors(const std::string& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
@@ -64,8 +64,19 @@ struct PassedOver {
 };
 std::string find_checkpoint(const std::string& run_folder, std::vector<PassedOver>* passed_over = nullptr);
 
-// Strips "module." from every name.
-NamedTensors strip_module_prefix(NamedTensors tensors);
+// Given weights as a model has them: DataParallel::set_weights() takes `tensors`.
+struct FittedWeights {
+  NamedTensors tensors;              // those that fit, under the model's names, in its types and shapes
+  std::vector<std::string> changes;  // what was stripped from names, converted or filled in; empty: nothing
+  std::vector<std::string> faults;   // tensors of the model that are missing, and given ones that do not fit
+};
+// Accepts what PyTorch's load_state_dict(strict=True) accepts for `own`, the model's weights(): any float or integer
+// type, counters of shape (n) with n > 0, missing num_batches_tracked. It also strips from names what wrappers of
+// PyTorch insert (module, _orig_mod, ...), and any leading components that are common to all tensors of the model.
+// Error(data) if two such prefixes lead to the model.
+FittedWeights fit_weights(const NamedTensors& own, NamedTensors given);
+// The same with the tensors of a safetensors file; `changes` names the types in the file.
+FittedWeights read_weights(const std::string& path, const NamedTensors& own);
 // SHA-256 in hexadecimal over name, type, shape and bytes of each tensor, in order of name.
 std::string weights_sha256(const NamedTensors& tensors);
 

@@ -90,7 +90,8 @@ class DataParallel {
   std::vector<std::pair<std::string, Tensor>> weights() const;
   std::vector<std::pair<std::string, Tensor>> gradients() const;  // reduced, of the last backward
   OptimizerState optimizer_state() const;
-  // Tensors that are not named keep their values. Error(data) names a tensor with an unknown name or a wrong shape. New
+  // Tensors that are not named keep their values; other float and integer types are converted (Tensor::to). Error(data)
+  // names a tensor with an unknown name or a wrong shape. For names and shapes of other programs: fit_weights(). New
   // weights restart the moving average. Every rank calls these; rank 0's tensors are used.
   void set_weights(const std::vector<std::pair<std::string, Tensor>>& tensors);
   // Error(data) also names an unknown optimizer.

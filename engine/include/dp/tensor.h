@@ -57,6 +57,9 @@ class Tensor {
   Tensor rows(std::int64_t begin, std::int64_t end) const;  // [begin, end) of the first dimension; shares memory
   Tensor reshaped(const Shape& shape) const;                // shares memory; Error(usage) if numel differs
   Tensor clone() const;                                     // a copy in host memory
+  // The values as float32, float64 or int64 on the host, rounded as PyTorch does: to nearest between floats, towards
+  // zero from a float to an integer. Shares memory if the type is the same. Error(data) for a value beyond int64.
+  Tensor to(DType type) const;
 
  private:
   Shape shape_;

@@ -25,11 +25,12 @@ std::int64_t place_of(const NormTable& norms, const BufferSpec& buffer) {
   throw Error(ErrorCode::usage, "no layer of the model has '" + buffer.name + "'");
 }
 
-template <typename From, typename To>
-void convert(const Tensor& from, Tensor& to) {
-  const auto source = from.span<From>();
-  const auto target = to.span<To>();
-  for (std::size_t i = 0; i < source.size(); ++i) target[i] = static_cast<To>(source[i]);
+// The same values in this type. `what` names the tensor.
+Tensor as_type(const Tensor& tensor, DType type, const std::string& what) try {
+  if (tensor.empty()) throw Error(ErrorCode::data, "is empty");
+  return tensor.to(type);
+} catch (const Error& error) {
+  throw Error(error.code(), what + " " + error.what());
 }
 
 }  // namespace
@@ -119,10 +120,8 @@ StateDict::Found StateDict::find(const std::string& name, const Tensor& tensor) 
     if (tensor.shape() != entry->shape)
       throw Error(ErrorCode::data, "parameter '" + name + "' has shape " + to_string(entry->shape) + " in model '" +
                                        model + "', not " + to_string(tensor.shape()));
-    if (tensor.dtype() != DType::f32 && tensor.dtype() != DType::f64)
-      throw Error(ErrorCode::data,
-                  "parameter '" + name + "' is of type " + to_string(tensor.dtype()) + ", not float32");
-    return {stage, static_cast<int>(entry - entries.begin()), &tensor};
+    return {stage, static_cast<int>(entry - entries.begin()),
+            as_type(tensor, setup_.type(), "parameter '" + name + "'")};
   }
   throw Error(ErrorCode::data, "model '" + model + "' has no parameter '" + name + "'");
 }
@@ -137,7 +136,6 @@ StateDict::FoundWeights StateDict::find_weights(const Tensors& tensors) const {
   FoundWeights found;
   for (const auto& [name, tensor] : tensors) {
     if (const auto buffer = find_buffer(name, tensor)) {
-      require_fit(*buffer->buffer, tensor);
       found.buffers.push_back(*buffer);
     } else {
       found.parameters.push_back(find(name, tensor));
@@ -154,12 +152,12 @@ void StateDict::set_weights(const Tensors& tensors) {
   gather_values();  // `tensors` may contain only some of them
   team_.on_first_of_stages([&](Replica& first, GradientSync&) {
     for (const Found& one : found.parameters)
-      if (one.stage == first.stage()) first.import_entry(one.entry, *one.tensor, first.values());
+      if (one.stage == first.stage()) first.import_entry(one.entry, one.tensor, first.values());
     for (const FoundBuffer& one : found.buffers)
-      if (one.stage == first.stage() && !is_counter(*one.buffer)) import_buffer(first, *one.buffer, *one.tensor);
+      if (one.stage == first.stage() && !is_counter(*one.buffer)) import_buffer(first, *one.buffer, one.tensor);
   });
   for (const FoundBuffer& one : found.buffers)
-    if (is_counter(*one.buffer)) batches_tracked_ = *one.tensor->data<std::int64_t>();
+    if (is_counter(*one.buffer)) batches_tracked_ = *one.tensor.data<std::int64_t>();
   buffers_behind_ = true;
   broadcast_weights();
 }
@@ -181,8 +179,7 @@ void StateDict::set_optimizer_slot(std::size_t slot, const Tensors& tensors) {
     auto& whole = wholes[static_cast<std::size_t>(first.stage())];
     whole = assemble(first, Arena::state, slot);
     for (const Found& one : found)
-      if (one.stage == first.stage())
-        first.import_entry(one.entry, *one.tensor, static_cast<std::byte*>(whole->data()));
+      if (one.stage == first.stage()) first.import_entry(one.entry, one.tensor, static_cast<std::byte*>(whole->data()));
     first.compute().synchronize();
   });
   team_.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
@@ -219,27 +216,20 @@ void StateDict::broadcast_buffers() {
 std::optional<StateDict::FoundBuffer> StateDict::find_buffer(const std::string& name, const Tensor& tensor) const {
   for (int stage = 0; stage < setup_.stage_count(); ++stage)
     for (const BufferSpec& buffer : setup_.stage(stage).model.buffers())
-      if (buffer.name == name) return FoundBuffer{stage, &buffer, &tensor};
+      if (buffer.name == name) {
+        if (tensor.shape() != buffer.shape)
+          throw Error(ErrorCode::data, "'" + name + "' has shape " + to_string(buffer.shape) + " in model '" +
+                                           setup_.model.name() + "', not " + to_string(tensor.shape()));
+        const DType type = is_counter(buffer) ? DType::i64 : setup_.type();
+        return FoundBuffer{stage, &buffer, as_type(tensor, type, "'" + name + "'")};
+      }
   return {};
 }
 
-void StateDict::require_fit(const BufferSpec& buffer, const Tensor& tensor) const {
-  const bool real = tensor.dtype() == DType::f32 || tensor.dtype() == DType::f64;
-  if (tensor.shape() == buffer.shape && (is_counter(buffer) ? tensor.dtype() == DType::i64 : real)) return;
-  throw Error(ErrorCode::data, "'" + buffer.name + "' of model '" + setup_.model.name() + "' is " +
-                                   to_string(buffer.type) + " of shape " + to_string(buffer.shape) + ", not " +
-                                   to_string(tensor.dtype()) + " of shape " + to_string(tensor.shape()));
-}
-
 void StateDict::import_buffer(Replica& first, const BufferSpec& buffer, const Tensor& tensor) {
-  const DType type = setup_.type();
-  Tensor same(buffer.shape, type);
-  if (tensor.dtype() == DType::f32)
-    type == DType::f32 ? convert<float, float>(tensor, same) : convert<float, double>(tensor, same);
-  else
-    type == DType::f32 ? convert<double, float>(tensor, same) : convert<double, double>(tensor, same);
-  const std::size_t offset = static_cast<std::size_t>(place_of(setup_.stage_of(first).norms, buffer)) * size_of(type);
-  first.compute().copy(first.buffers() + offset, same.raw(), same.bytes());
+  const std::size_t offset =
+      static_cast<std::size_t>(place_of(setup_.stage_of(first).norms, buffer)) * setup_.element_bytes();
+  first.compute().copy(first.buffers() + offset, tensor.raw(), tensor.bytes());
   first.compute().synchronize();
 }
 

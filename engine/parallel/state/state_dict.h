@@ -21,8 +21,8 @@ class StateDict {
   Tensors weights();    // parameters and running statistics: each layer's parameters, then its buffers
   Tensors gradients();  // of the last backward, without the loss scale
   Tensors optimizer_slot(std::size_t slot);
-  // Tensors that are not named keep their values. Error(data) for an unknown name, or another shape or type; nothing is
-  // then changed.
+  // Tensors that are not named keep their values; other types are converted. Error(data) for an unknown name or another
+  // shape; nothing is then changed.
   void set_weights(const Tensors& tensors);
   void check_weights(const Tensors& tensors) const;  // Error(data) as set_weights()
   void check_slot(const Tensors& tensors) const;
@@ -44,12 +44,12 @@ class StateDict {
   enum class Arena { gradient, state };
   struct Found {
     int stage = 0, entry = 0;
-    const Tensor* tensor = nullptr;
+    Tensor tensor{};  // in the type of the weights
   };
   struct FoundBuffer {
     int stage = 0;
     const BufferSpec* buffer = nullptr;
-    const Tensor* tensor = nullptr;
+    Tensor tensor{};  // int64 for a counter
   };
   struct FoundWeights {
     std::vector<Found> parameters;
@@ -60,7 +60,6 @@ class StateDict {
   std::vector<Found> find(const Tensors& tensors) const;
   FoundWeights find_weights(const Tensors& tensors) const;
   std::optional<FoundBuffer> find_buffer(const std::string& name, const Tensor& tensor) const;
-  void require_fit(const BufferSpec& buffer, const Tensor& tensor) const;
 
   // Calls of_stage(first replica of the stage) for every stage. Returns the tensors of all stages, in forward order.
   template <typename F>
