@@ -112,7 +112,7 @@ std::vector<dp::RecordedOption> read_config_file(const std::string& path) try {
   for (const auto& [key, node] : toml::parse(text))
     if (!node.is_table())
       options.push_back(read_option(path, std::string(key.str()), node));
-    else if (key.str() != "resolved")
+    else if (key.str() != "resolved" && key.str() != "data")
       refuse(path, "[" + std::string(key.str()) +
                        "] is a table, but options must not be in tables; move its options to the top of the file");
   return options;

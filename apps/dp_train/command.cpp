@@ -177,6 +177,8 @@ void record_data(Command& command) {
   const std::filesystem::path path = std::filesystem::absolute(command.data_path, error);
   const std::string full = error ? command.data_path : path.lexically_normal().string();
   command.trainer.record.emplace_back("data-path", full);
+  // Once its names are those of the data, a run whose classes were matched by number has no need of that.
+  if (command.classes_from == "data") command.trainer.record.emplace_back("classes-from", command.classes_from);
   for (const char* const name : {"input", "classes", "images"})
     command.trainer.record.emplace_back(name, command_table().get(name, command));
 }

@@ -18,6 +18,7 @@ struct Command {
   std::string data_path = "./datasets";
   std::optional<std::string> input;             // C,H,W of synthetic images
   std::optional<std::int64_t> classes, images;  // of the synthetic data set
+  std::string classes_from = "checkpoint";
 
   std::optional<std::string> gpus;
   std::optional<int> num_gpus, cpu;

@@ -16,6 +16,9 @@ void add_what(Table& table) {
   table.add("list-models", accepts::flag(), &Command::list_models, "print the networks and exit");
   table.add("list-datasets", accepts::flag(), &Command::list_datasets, "print the data sets and exit");
   table.add("data-path,--data-dir", accepts::text("a folder"), &Command::data_path, "folder of the data set's files");
+  table.add("classes-from", accepts::one_of({"checkpoint", "data", "position"}), &Command::classes_from,
+            "with --resume or --init: checkpoint (the class names of the data must be the checkpoint's), data (match "
+            "the data's classes by name), position (match them by number)");
   table.add("input", accepts::text(), &Command::input, "synthetic: image shape C,H,W").shown("1,28,28");
   table.add("classes,--num-classes", accepts::whole(1, 1 << 20), &Command::classes, "synthetic: number of classes")
       .shown("10");

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <string_view>
 
+#include "output_folder.h"
 #include "usage.h"
 
 namespace dp_train {
@@ -43,6 +44,19 @@ ImageFormat image_format(const Command& command, const std::string& dataset) {
   if (dataset == "synthetic") return {parse_input(command.input.value_or("1,28,28")), command.classes.value_or(10)};
   const dp::datasets::Entry& entry = dp::datasets::find(dataset);
   return {entry.image, entry.classes};
+}
+
+dp::DatasetPair match_classes(const Command& command, const dp::TrainerOptions& options, const dp::DatasetPair& data) {
+  if (command.classes_from != "data") return data;
+  dp::TrainerOptions weights = options;
+  weights.output_dir = named_folder(command);
+  const std::optional<std::vector<std::string>> classes = dp::recorded_classes(weights);
+  if (!classes) return data;  // --resume auto begins a run
+  if (classes->empty())
+    throw dp::Error(dp::ErrorCode::data, "--classes-from data: '" +
+                                             (options.resume.empty() ? options.init : options.resume) +
+                                             "' records no class names; leave the option out");
+  return dp::with_classes(data, *classes);
 }
 
 dp::DatasetPair open_images(const Command& command, const std::string& dataset) {

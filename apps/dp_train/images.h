@@ -3,6 +3,7 @@
 
 #include <dp/dataset.h>
 #include <dp/shape.h>
+#include <dp/trainer.h>
 #include <string>
 
 #include "command.h"
@@ -20,5 +21,8 @@ ImageFormat image_format(const Command& command, const std::string& dataset);
 
 // dp::Error(usage) as above. dp::Error(data) for missing or damaged files.
 dp::DatasetPair open_images(const Command& command, const std::string& dataset);
+
+// The data with the classes of --resume or --init, for --classes-from data. dp::Error(data) if these lack one.
+dp::DatasetPair match_classes(const Command& command, const dp::TrainerOptions& options, const dp::DatasetPair& data);
 
 }  // namespace dp_train

@@ -84,7 +84,7 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   const bool prints = leads && !command.quiet && !command.print_plan;
   if (prints && !devices.notice.empty()) console->on_message(devices.notice);
   console->on_work({"Reading images"});
-  const dp::DatasetPair data = open_images(command, options.dataset_name);
+  const dp::DatasetPair data = match_classes(command, options, open_images(command, options.dataset_name));
   console->on_work({"Reading images", 1, 1});
   if (prints) std::printf("%s\n", dp::describe_data(data).c_str());
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());

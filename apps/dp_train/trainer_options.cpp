@@ -19,6 +19,8 @@ void check(const Command& command) {
   const dp::TrainerOptions& options = command.trainer;
   if (command.evaluate && options.init.empty() && options.resume.empty())
     usage("--evaluate requires weights; give --init FILE or --resume PATH");
+  if (command.classes_from != "checkpoint" && options.init.empty() && options.resume.empty())
+    usage("--classes-from " + command.classes_from + " requires weights; give --init FILE or --resume PATH");
   if (command.experiment) check_name(*command.experiment);
   if (command.evaluate && !options.trace_file.empty()) usage("--trace records training steps; remove --evaluate");
   if (command.evaluate && options.profile) usage("--profile measures training steps; remove --evaluate");
@@ -46,6 +48,7 @@ dp::TrainerOptions trainer_options(const Command& command, const std::vector<dp:
                                    const std::shared_ptr<dp::ProcessGroup>& group) {
   check(command);
   dp::TrainerOptions options = command.trainer;
+  options.classes_by_position = command.classes_from == "position";
   const std::int64_t replicas =
       group ? group->size() : static_cast<std::int64_t>(devices.size()) / options.parallel.pipeline.stages;
   if (command.batch_size_per_gpu) options.batch_size = *command.batch_size_per_gpu * replicas;

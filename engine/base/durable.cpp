@@ -44,7 +44,7 @@ PathParts split_path(const std::string& path) {
   if (end != std::string::npos) parts.name = path.substr(slash + 1, end - slash);  // npos + 1 is 0
   parts.parent = slash == std::string::npos ? "." : slash == 0 ? "/" : path.substr(0, slash);
   if (parts.name.empty() || parts.name == "." || parts.name == ".." || path.find('\0') != std::string::npos)
-    throw Error(ErrorCode::usage, "'" + printable(path) + "' does not end in a file or folder name");
+    throw Error(ErrorCode::usage, "'" + excerpt(path) + "' does not end in a file or folder name");
   return parts;
 }
 

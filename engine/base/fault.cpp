@@ -11,12 +11,12 @@ namespace {
 constexpr std::size_t kLongestPath = 4096;
 
 std::string sentence(std::string_view path, const std::string& doing, int error) {
-  return printable(path, kLongestPath) + ": " + doing + " failed: " + std::generic_category().message(error);
+  return excerpt(path, kLongestPath) + ": " + doing + " failed: " + std::generic_category().message(error);
 }
 
 }  // namespace
 
-std::string printable(std::string_view text, std::size_t longest) {
+std::string excerpt(std::string_view text, std::size_t longest) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string result;
   for (const char c : text.substr(0, longest)) {
@@ -41,7 +41,7 @@ const char* remedy_of(int error) {
 }
 
 void throw_data(std::string_view path, const std::string& fault) {
-  throw Error(ErrorCode::data, printable(path, kLongestPath) + ": " + fault);
+  throw Error(ErrorCode::data, excerpt(path, kLongestPath) + ": " + fault);
 }
 void throw_data_errno(std::string_view path, const std::string& doing, int error) {
   throw Error(ErrorCode::data, sentence(path, doing, error));

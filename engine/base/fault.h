@@ -7,7 +7,7 @@
 namespace dp {
 
 // At most `longest` bytes of an external text; control characters and bytes above 126 become \xNN.
-std::string printable(std::string_view text, std::size_t longest = 80);
+std::string excerpt(std::string_view text, std::size_t longest = 80);
 
 // Error(data): "<path>: <fault>".
 [[noreturn]] void throw_data(std::string_view path, const std::string& fault);

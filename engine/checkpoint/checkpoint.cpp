@@ -12,6 +12,7 @@
 #include "engine/base/fault.h"
 #include "engine/base/file_ops.h"
 #include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/checkpoint/data_identity.h"
 #include "engine/checkpoint/put_in_place.h"
 #include "engine/checkpoint/safetensors_header.h"
 #include "engine/checkpoint/safetensors_write.h"
@@ -32,7 +33,7 @@ void refuse_anything_else(const std::string& path) {
     for (const char* name : {kManifestFile, kModelFile, kOptimizerFile, kAverageFile, kStateFile})
       if (fs::exists(fs::symlink_status(path + "/" + name, ignored))) return;
   }
-  throw Error(ErrorCode::usage, printable(path) + " exists and is not a checkpoint; choose another folder");
+  throw Error(ErrorCode::usage, excerpt(path) + " exists and is not a checkpoint; choose another folder");
 }
 
 template <typename Write>
@@ -41,6 +42,14 @@ FileRecord write_file(const std::string& folder, const char* name, const Write& 
   write(file);
   file.finish();
   return {file.bytes(), file.crc()};
+}
+
+std::map<std::string, std::string> metadata_of_weights(const TrainState& state) {
+  std::map<std::string, std::string> metadata{{"format", "pt"}};
+  if (state.data && !state.data->classes.empty())
+    metadata[kClassesKey] =
+        nlohmann::json(state.data->classes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return metadata;
 }
 
 std::map<std::string, std::string> metadata_of(const OptimizerState& state) {
@@ -57,7 +66,7 @@ std::int64_t read_updates(const char* file, const std::string& text) {
   const char* const end = text.data() + text.size();
   if (const auto read = std::from_chars(text.data(), end, updates);
       read.ec != std::errc() || read.ptr != end || updates < 0)
-    throw Error(ErrorCode::data, std::string(file) + ": updates is '" + printable(text) + "', which is not a count");
+    throw Error(ErrorCode::data, std::string(file) + ": updates is '" + excerpt(text) + "', which is not a count");
   return updates;
 }
 
@@ -79,16 +88,17 @@ OptimizerState read_optimizer(FileSource& source, const TrainState& run) {
 void write_folder(const std::string& folder, const Checkpoint& checkpoint) {
   if (file_ops().mkdir(folder.c_str(), 0777) != 0) throw_io_errno(folder, "creating the folder", errno);
   Manifest manifest;
+  std::map<std::string, std::string> metadata = metadata_of_weights(checkpoint.state);
   manifest[kModelFile] =
-      write_file(folder, kModelFile, [&](FileWriter& file) { write_tensors(file, checkpoint.weights); });
+      write_file(folder, kModelFile, [&](FileWriter& file) { write_tensors(file, checkpoint.weights, metadata); });
   manifest[kOptimizerFile] = write_file(folder, kOptimizerFile, [&](FileWriter& file) {
     write_tensors(file, checkpoint.optimizer.tensors, metadata_of(checkpoint.optimizer));
   });
-  if (!checkpoint.average.empty())
-    manifest[kAverageFile] = write_file(folder, kAverageFile, [&](FileWriter& file) {
-      write_tensors(file, checkpoint.average,
-                    {{"format", "pt"}, {"updates", std::to_string(checkpoint.average_updates)}});
-    });
+  if (!checkpoint.average.empty()) {
+    metadata["updates"] = std::to_string(checkpoint.average_updates);
+    manifest[kAverageFile] =
+        write_file(folder, kAverageFile, [&](FileWriter& file) { write_tensors(file, checkpoint.average, metadata); });
+  }
   manifest[kStateFile] =
       write_file(folder, kStateFile, [&](FileWriter& file) { file.write(to_json(checkpoint.state)); });
   write_file(folder, kManifestFile, [&](FileWriter& file) { file.write(to_json(manifest)); });

@@ -77,7 +77,7 @@ Manifest read_manifest(ByteSource& source) {
   Manifest manifest;
   for (const auto& [name, record] : files->items()) {
     if (name != kAverageFile && std::find(kListed.begin(), kListed.end(), name) == kListed.end())
-      throw_data(source.name(), "lists '" + printable(name) + "', which is not a checkpoint file");
+      throw_data(source.name(), "lists '" + excerpt(name) + "', which is not a checkpoint file");
     if (!record.is_object()) throw_data(source.name(), "has no size for " + name);
     manifest[name] = read_record(record, source.name(), name);
   }

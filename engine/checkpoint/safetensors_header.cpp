@@ -46,13 +46,13 @@ void check_layout(std::vector<TensorEntry>& tensors, std::uint64_t data_bytes, c
   std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) { return a.name < b.name; });
   for (std::size_t i = 1; i < tensors.size(); ++i)
     if (tensors[i].name == tensors[i - 1].name)
-      throw_data(path, "has two tensors named '" + printable(tensors[i].name) + "'");
+      throw_data(path, "has two tensors named '" + excerpt(tensors[i].name) + "'");
   std::sort(tensors.begin(), tensors.end(), [](const TensorEntry& a, const TensorEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
   });
   std::uint64_t expected = 0;
   for (const TensorEntry& entry : tensors) {
-    const std::string tensor = "tensor '" + printable(entry.name) + "' ";
+    const std::string tensor = "tensor '" + excerpt(entry.name) + "' ";
     const std::string range = "[" + std::to_string(entry.begin) + ", " + std::to_string(entry.end) + ")";
     if (entry.begin > entry.end) throw_data(path, tensor + "has data_offsets " + range + " in descending order");
     if (entry.end > data_bytes)

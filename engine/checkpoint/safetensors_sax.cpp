@@ -14,14 +14,14 @@ constexpr std::size_t kMostMetadata = 10'000;
 
 void SafetensorsSax::fault(const std::string& what) const {
   if (scope_ == Scope::tensor || scope_ == Scope::shape || scope_ == Scope::offsets)
-    throw_data(path_, "tensor '" + printable(header_.tensors.back().name) + "' " + what);
+    throw_data(path_, "tensor '" + excerpt(header_.tensors.back().name) + "' " + what);
   throw_data(path_, "its header " + what);
 }
 
 void SafetensorsSax::refuse(const std::string& what) const {
   switch (scope_) {
     case Scope::outside: fault("is " + what + ", not an object");
-    case Scope::root: fault("describes the tensor '" + printable(key_) + "' by " + what + ", not by an object");
+    case Scope::root: fault("describes the tensor '" + excerpt(key_) + "' by " + what + ", not by an object");
     case Scope::metadata: fault("has " + what + " in __metadata__, which maps strings to strings");
     case Scope::tensor:
       fault(std::string("has ") + what + " as its " +
@@ -44,7 +44,7 @@ bool SafetensorsSax::start_object(std::size_t) {
   } else if (scope_ == Scope::root) {
     if (header_.tensors.size() == kMostTensors) fault("has more than 10,000 tensors");
     const std::string reason = fault_of_tensor_name(key_);
-    if (!reason.empty()) fault("has the tensor name '" + printable(key_) + "', which " + reason);
+    if (!reason.empty()) fault("has the tensor name '" + excerpt(key_) + "', which " + reason);
     header_.tensors.emplace_back().name = key_;
     has_type_ = has_shape_ = has_offsets_ = false;
     scope_ = Scope::tensor;
@@ -61,7 +61,7 @@ bool SafetensorsSax::key(string_t& name) {
   }
   if (scope_ == Scope::metadata) {
     if (header_.metadata.size() == kMostMetadata) fault("has more than 10,000 entries in __metadata__");
-    if (header_.metadata.contains(name)) fault("has '" + printable(name) + "' twice in __metadata__");
+    if (header_.metadata.contains(name)) fault("has '" + excerpt(name) + "' twice in __metadata__");
   }
   key_ = std::move(name);
   return true;
@@ -76,7 +76,7 @@ void SafetensorsSax::tensor_key(std::string_view name) {
   else if (name == "data_offsets")
     field_ = Field::offsets, seen = &has_offsets_;
   else
-    fault("has the unknown key '" + printable(name) + "'");
+    fault("has the unknown key '" + excerpt(name) + "'");
   if (*seen) fault("has the key '" + std::string(name) + "' twice");
   *seen = true;
 }
@@ -105,7 +105,7 @@ bool SafetensorsSax::string(string_t& value) {
 void SafetensorsSax::set_type(std::string_view name) {
   entry().stored = find_stored_type(name);
   if (entry().stored != nullptr) return;
-  fault("has the dtype '" + printable(name) + "', which is not supported; convert it to F32");
+  fault("has the dtype '" + excerpt(name) + "', which is not supported; convert it to F32");
 }
 
 bool SafetensorsSax::start_array(std::size_t) {

@@ -28,7 +28,7 @@ const char* file_spelling(DType type) {
 std::string quoted(const std::string& text, const std::string& path) try {
   return nlohmann::json(text).dump();
 } catch (const nlohmann::json::type_error&) {
-  throw Error(ErrorCode::usage, path + ": '" + printable(text) + "' is not valid UTF-8");
+  throw Error(ErrorCode::usage, path + ": '" + excerpt(text) + "' is not valid UTF-8");
 }
 
 // Sorts by descending element size, then by name.
@@ -58,8 +58,7 @@ std::string make_header(const NamedTensors& tensors, const std::map<std::string,
   std::uint64_t offset = 0;
   for (const auto& [name, tensor] : tensors) {
     if (tensor.empty() || !tensor.storage()->host_accessible())
-      throw Error(ErrorCode::usage,
-                  path + ": tensor '" + printable(name) + "' has no host memory; copy it there first");
+      throw Error(ErrorCode::usage, path + ": tensor '" + excerpt(name) + "' has no host memory; copy it there first");
     json += separate() + quoted(name, path) + ":{\"dtype\":\"" + file_spelling(tensor.dtype()) + "\",\"shape\":[";
     for (int i = 0; i < tensor.shape().rank(); ++i) json += (i ? "," : "") + std::to_string(tensor.shape()[i]);
     json += "],\"data_offsets\":[" + std::to_string(offset) + "," + std::to_string(offset + tensor.bytes()) + "]}";

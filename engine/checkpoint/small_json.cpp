@@ -7,11 +7,16 @@
 namespace dp {
 
 nlohmann::json parse_small_json(const std::string& text, const std::string& name) try {
-  const auto depth_check = [&](int depth, nlohmann::json::parse_event_t, nlohmann::json&) {
+  constexpr std::size_t kMostValues = std::size_t{1} << 19;  // each takes up to 60 bytes of memory
+  std::size_t values = 0;
+  const auto check = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json&) {
     if (depth > 4) throw_data(name, "is nested more than four deep");
+    using Event = nlohmann::json::parse_event_t;
+    const bool begins = event == Event::value || event == Event::array_start || event == Event::object_start;
+    if (begins && ++values > kMostValues) throw_data(name, "has more than 524,288 values");
     return true;
   };
-  nlohmann::json json = nlohmann::json::parse(text, depth_check);
+  nlohmann::json json = nlohmann::json::parse(text, check);
   if (!json.is_object()) throw_data(name, "is not a JSON object");
   return json;
 } catch (const nlohmann::json::exception&) {  // its message may quote the file

@@ -6,12 +6,13 @@
 
 #include "dp/error.h"
 #include "engine/base/fault.h"
+#include "engine/checkpoint/data_identity.h"
 #include "engine/checkpoint/small_json.h"
 
 namespace dp {
 namespace {
 
-constexpr std::uint64_t kLongestState = 1 << 20;
+constexpr std::uint64_t kLongestState = 16 << 20;              // names of classes take up to 4 MiB
 constexpr std::uint64_t kCountLimit = std::uint64_t{1} << 53;  // exact in every JSON reader; far from overflow
 
 class Fields {
@@ -48,6 +49,7 @@ class Fields {
     if (!value.empty()) parse_small_json(value, path_ + ": '" + key + "'");
     return value;
   }
+  DataIdentity data(const char* key) const { return read_data_identity(at(key), path_ + ": '" + key + "'"); }
   bool has(const char* key) const { return json_.contains(key); }
   double number(const char* key) const {
     const auto& value = at(key);
@@ -89,6 +91,7 @@ std::string to_json(const TrainState& state) {
     json["loss_scale"] = static_cast<double>(state.loss_scale->scale);
     json["loss_scale_steps"] = state.loss_scale->good_steps;
   }
+  if (state.data) json["data"] = to_json(*state.data);
   const std::string text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   try {  // rejects a state that could not be read back
     MemorySource source("the training state", std::as_bytes(std::span(text)));
@@ -115,6 +118,7 @@ TrainState read_train_state(ByteSource& source) {
   state.config = fields.json_text("config");
   if (fields.has("loss_scale"))
     state.loss_scale = LossScale{fields.scale("loss_scale"), fields.small("loss_scale_steps")};
+  if (fields.has("data")) state.data = fields.data("data");
   return state;
 }
 

@@ -39,7 +39,14 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
     require(model.output().rank() == 1 && model.output()[0] >= part->classes(),
             fmt::format("model '{}' outputs {}, but the data set has {} classes", model.name(),
                         to_string(model.output()), part->classes()));
+    const auto names = static_cast<std::int64_t>(part->class_names().size());
+    require(names == 0 || names == part->classes(),
+            fmt::format("the data set has {} classes, but names {}; name all or none", part->classes(), names));
   }
+  const auto train_names = data.train->class_names(), test_names = data.test->class_names();
+  require(
+      train_names.empty() || test_names.empty() || train_names == test_names,
+      "the training set and the test set name their classes differently; give both the same names in the same order");
 }
 
 }  // namespace dp

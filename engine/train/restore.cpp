@@ -10,7 +10,13 @@
 
 #include "dp/error.h"
 #include "dp/run_options.h"
+#include "engine/checkpoint/checkpoint_folder.h"
+#include "engine/checkpoint/data_identity.h"
+#include "engine/checkpoint/safetensors_header.h"
+#include "engine/checkpoint/train_state.h"
 #include "engine/optimizer/optimizer.h"
+#include "engine/train/busy.h"
+#include "engine/train/data_identity.h"
 #include "engine/train/record/run_config.h"
 #include "engine/train/record/run_folder.h"
 
@@ -149,6 +155,55 @@ NamedTensors exactly(const NamedTensors& own, NamedTensors given, const std::str
   return std::move(fitted.tensors);
 }
 
+std::vector<std::string> classes_of_init(const std::string& path) {
+  for (const char* const inside : {"/model.safetensors", "/checkpoints/last/model.safetensors"})
+    if (exists(path + inside))
+      throw Error(ErrorCode::data, "'" + path + "' is a folder; give the weights in it: --init " + path + inside);
+  try {
+    FileSource source(path);
+    return classes_in(read_safetensors_header(source).metadata, path);
+  } catch (const Error& error) {
+    rethrow_with_remedy(error, "give a safetensors file of weights with --init");
+  }
+}
+
+std::optional<std::vector<std::string>> read_classes(const TrainerOptions& options) {
+  const std::string folder = find_resumed_folder(options, /*locked=*/false, {});
+  if (folder.empty()) return options.init.empty() ? std::nullopt : std::optional(classes_of_init(options.init));
+  try {
+    const FileHandle opened = open_folder(folder, Links::follow);
+    FileSource state(opened, folder, kStateFile);
+    const std::optional<DataIdentity> data = read_train_state(state).data;
+    return data ? data->classes : std::vector<std::string>{};
+  } catch (const Error& error) {
+    rethrow_with_remedy(error, kAnotherCheckpoint);
+  }
+}
+
+// In pieces that an exchange allows.
+std::string long_from_first(ProcessGroup& group, const std::string& mine) {
+  constexpr std::size_t kPiece = 60'000;
+  const std::size_t size = std::stoull(group.from_first(std::to_string(mine.size())));
+  std::string text;
+  while (text.size() < size)
+    text += group.from_first(group.leads() ? std::string_view(mine).substr(text.size(), kPiece) : std::string_view());
+  return text;
+}
+
+// Whether the file of options.init records other class names. Without init_partial that is an Error(data).
+bool has_other_classes(const TrainerOptions& options, const std::vector<std::string>& classes, const Notice& notice) {
+  const std::vector<std::string> had = classes_of_init(options.init);
+  if (had.empty()) return false;
+  try {
+    require_same_classes("'" + options.init + "'", had, classes, options.classes_by_position, notice);
+    return false;
+  } catch (const Error& error) {
+    if (!options.init_partial) throw;
+    if (notice) notice("the classifier is not loaded: " + std::string(error.what()));
+    return true;
+  }
+}
+
 }  // namespace
 
 void rethrow_with_remedy(const Error& error, const std::string& remedy) {
@@ -189,6 +244,18 @@ std::string find_resumed_folder(const TrainerOptions& options, bool locked, cons
   return folder;
 }
 
+std::optional<std::vector<std::string>> recorded_classes(const TrainerOptions& options) {
+  ProcessGroup* const group = options.parallel.process_group.get();
+  if (group == nullptr) return read_classes(options);
+  nlohmann::json names;  // null: no weights
+  if (group->leads()) {
+    const Busy busy(group);
+    if (const auto read = read_classes(options)) names = *read;
+  }
+  names = nlohmann::json::parse(long_from_first(*group, names.dump()));
+  return names.is_null() ? std::nullopt : std::optional(names.get<std::vector<std::string>>());
+}
+
 std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, const Notice& notice) {
   const std::string folder = find_resumed_folder(options, locked, notice);
   if (folder.empty()) return std::nullopt;
@@ -209,6 +276,16 @@ void require_same_run(const Resumed& resumed, const TrainState& wanted, bool wei
   require_same_step(resumed, had.config, wanted.config);
 }
 
+void require_same_data(const Resumed& resumed, const TrainerOptions& options, const DataIdentity& data,
+                       bool inside_epoch, const Notice& notice) {
+  const std::string source = "checkpoint '" + resumed.folder + "'";
+  const std::optional<DataIdentity>& had = resumed.checkpoint.state.data;
+  require_same_classes(source, had ? had->classes : std::vector<std::string>{}, data.classes,
+                       options.classes_by_position, notice);
+  if (!had || !notice) return;
+  for (const std::string& change : changed_samples(*had, data, inside_epoch)) notice(change);
+}
+
 void require_finite(const NamedTensors& tensors) {
   for (const auto& [name, tensor] : tensors)
     if ((tensor.dtype() == DType::f32 && !all_finite<float>(tensor)) ||
@@ -217,10 +294,6 @@ void require_finite(const NamedTensors& tensors) {
 }
 
 FittedWeights initial_weights(const NamedTensors& own, const TrainerOptions& options) {
-  for (const char* const inside : {"/model.safetensors", "/checkpoints/last/model.safetensors"})
-    if (exists(options.init + inside))
-      throw Error(ErrorCode::data,
-                  "'" + options.init + "' is a folder; give the weights in it: --init " + options.init + inside);
   FittedWeights fitted;
   try {
     fitted = read_weights(options.init, own);
@@ -238,9 +311,15 @@ FittedWeights initial_weights(const NamedTensors& own, const TrainerOptions& opt
   return fitted;
 }
 
-void init_weights(DataParallel& net, const TrainerOptions& options, const Notice& notice) {
+void init_weights(DataParallel& net, const TrainerOptions& options, const std::vector<std::string>& classes,
+                  const Notice& notice) {
+  const bool other_classes = has_other_classes(options, classes, notice);
   const NamedTensors own = net.weights();
-  const FittedWeights fitted = initial_weights(own, options);
+  FittedWeights fitted = initial_weights(own, options);
+  if (other_classes) {
+    const std::string last = net.model().parameters().back().name, layer = last.substr(0, last.rfind('.') + 1);
+    std::erase_if(fitted.tensors, [&](const auto& tensor) { return tensor.first.starts_with(layer); });
+  }
   net.set_weights(fitted.tensors);
   if (!notice || (fitted.changes.empty() && fitted.faults.empty())) return;
   std::string text = fmt::format("{} of {} tensors loaded from '{}'", fitted.tensors.size(), own.size(), options.init);

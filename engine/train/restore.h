@@ -39,8 +39,14 @@ void require_same_run(const Resumed& resumed, const TrainState& wanted, bool wei
 // The tensors of the file options.init for a model with the weights `own`. Error(data) unless all fit or, with
 // options.init_partial, if no weight of a layer fits.
 FittedWeights initial_weights(const NamedTensors& own, const TrainerOptions& options);
-// Loads them, and reports in one notice what was stripped, converted or left out.
-void init_weights(DataParallel& net, const TrainerOptions& options, const Notice& notice);
+
+// Compares the data set with that of the checkpoint: Error(data) for other class names, notices for other images.
+void require_same_data(const Resumed& resumed, const TrainerOptions& options, const DataIdentity& data,
+                       bool inside_epoch, const Notice& notice);
+// Loads initial_weights(), and reports in one notice what was stripped, converted or left out. Error(data) if the file
+// records other class names than `classes`; with init_partial the classifier is left out.
+void init_weights(DataParallel& net, const TrainerOptions& options, const std::vector<std::string>& classes,
+                  const Notice& notice);
 void restore(DataParallel& net, const Resumed& resumed);
 
 // Error(nonfinite) with the name of the first tensor that holds NaN or Inf.

@@ -44,8 +44,8 @@ void require_same_options(ProcessGroup& group, nlohmann::ordered_json config) {
                                         "; start all ranks with the same options");
 }
 
-Start start_from(DataParallel& net, const TrainerOptions& options, const std::optional<Resumed>& resumed, bool writes,
-                 const Notice& notice) {
+Start start_from(DataParallel& net, const TrainerOptions& options, const std::optional<Resumed>& resumed,
+                 const std::vector<std::string>& classes, bool writes, const Notice& notice) {
   ProcessGroup* const group = net.options().process_group.get();
   const bool leads = group == nullptr || group->leads();
   Start start;
@@ -64,12 +64,13 @@ Start start_from(DataParallel& net, const TrainerOptions& options, const std::op
   }
   start.initialised = !start.resumed && !options.init.empty();
   if (group != nullptr) start = from_first(*group, start);
-  if (!leads)
+  if (!leads) {
     follow(net, start, options.optimizer);
-  else if (resumed)
+  } else if (resumed) {
     restore(net, *resumed);
-  else if (start.initialised)
-    init_weights(net, options, notice);
+  } else if (start.initialised) {
+    init_weights(net, options, classes, notice);
+  }
   if (start.scaled && net.options().amp == Amp::float16) net.set_loss_scale(start.loss_scale);
   return start;
 }

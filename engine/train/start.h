@@ -25,8 +25,9 @@ struct Start {
 // Error(usage) with the first option that differs from rank 0's.
 void require_same_options(ProcessGroup& group, nlohmann::ordered_json config);
 
-// Loads the weights of `resumed`, or of options.init, into the network. `resumed` is used on rank 0 only.
-Start start_from(DataParallel& net, const TrainerOptions& options, const std::optional<Resumed>& resumed, bool writes,
-                 const Notice& notice);
+// Loads the weights of `resumed`, or of options.init, into the network. `resumed` is used on rank 0 only. `classes`:
+// the names of the data set's classes. Error(data) if options.init is a file of a checkpoint with others.
+Start start_from(DataParallel& net, const TrainerOptions& options, const std::optional<Resumed>& resumed,
+                 const std::vector<std::string>& classes, bool writes, const Notice& notice);
 
 }  // namespace dp

@@ -8,6 +8,7 @@
 #include "dp/process_group.h"
 #include "engine/base/atomic_text.h"
 #include "engine/train/check_options.h"
+#include "engine/train/data_identity.h"
 #include "engine/train/host_memory.h"
 #include "engine/train/images_on.h"
 #include "engine/train/passes.h"
@@ -147,6 +148,7 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   const bool leads = state_->leads();
   const TrainerCallbacks callbacks = leads ? given : TrainerCallbacks{};
   const TrainerOptions& options = state_->options;
+  ProcessGroup* const group = options.parallel.process_group.get();
   const Notice notice = [&](const std::string& text) {
     if (callbacks.on_message) callbacks.on_message(text);
   };
@@ -154,12 +156,16 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   if (!options.summary_file.empty()) summary_end = require_writable(options.summary_file);
   require_memory_beyond(state_->held(), state_->net.model(), state_->data, options, /*training=*/false);
   RunSummary summary = describe(state_->net, options);
+  DataIdentity data;
+  if (!options.resume.empty() || group != nullptr) data = identity_of(nullptr, *state_->data.test);
+  if (group != nullptr) require_same_data(*group, data);
   std::optional<Resumed> resumed;
   if (leads) resumed = find_resumed(options, false, notice);
   if (resumed) {
     TrainState wanted;
     wanted.model = summary.model;
     require_same_run(*resumed, wanted, true);
+    require_same_data(*resumed, options, data, /*inside_epoch=*/false, notice);
     resumed->checkpoint.optimizer = {};  // an evaluation needs none, and may name another
     summary.checkpoint = resumed->folder;
     summary.steps = resumed->checkpoint.state.step;
@@ -170,7 +176,7 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
     throw Error(ErrorCode::data,
                 "there is no checkpoint in '" + options.output_dir + "' to evaluate; give one with --resume");
   }
-  start_from(state_->net, options, resumed, false, notice);
+  start_from(state_->net, options, resumed, recorded_names(*state_->data.test), false, notice);
   Loader test = state_->test_loader();
   prepare_batches(state_->net, nullptr, test, state_->options.optimizer, callbacks.on_work);
   if (callbacks.on_start) callbacks.on_start(state_->net, options);

@@ -10,6 +10,7 @@
 
 #include "dp/error.h"
 #include "engine/train/busy.h"
+#include "engine/train/data_identity.h"
 #include "engine/train/passes.h"
 #include "engine/train/record/environment_record.h"
 #include "engine/train/record/records.h"
@@ -36,6 +37,10 @@ TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const T
   state_.dataset = options.dataset_name;
   state_.seed = options.parallel.seed;
   state_.global_batch = options.batch_size;
+  if (folder_.writes() || !options.resume.empty() || group() != nullptr) {
+    const Busy busy(group());
+    state_.data = identity_of(&train.dataset(), test.dataset());
+  }
 }
 
 namespace {

@@ -8,6 +8,7 @@
 #include "dp/error.h"
 #include "dp/report.h"
 #include "engine/train/busy.h"
+#include "engine/train/data_identity.h"
 #include "engine/train/passes.h"
 #include "engine/train/record/environment_record.h"
 #include "engine/train/record/records.h"
@@ -38,6 +39,7 @@ void TrainingRun::begin() {
     all["dry-run"] = options_.dry_run;
     all["trace"] = !options_.trace_file.empty();
     require_same_options(*group(), all);
+    require_same_data(*group(), *state_.data);
   }
   const Notice tell = [this](const std::string& text) { notice(text); };
   std::optional<Resumed> resumed;
@@ -48,7 +50,7 @@ void TrainingRun::begin() {
   if (resumed) continue_from(*resumed);
   const std::optional<std::int64_t> continued_from =
       resumed && folder_.owns(resumed->folder) ? std::optional(resumed->checkpoint.state.step) : std::nullopt;
-  const Start start = start_from(net_, options_, resumed, folder_.writes(), tell);
+  const Start start = start_from(net_, options_, resumed, recorded_names(test_.dataset()), folder_.writes(), tell);
   state_.step = start.step, state_.skipped = start.skipped;
   state_.epoch = start.epoch, state_.batch_in_epoch = start.batch_in_epoch;
   state_.best_top1 = start.best_top1, state_.since_best = start.since_best;
@@ -66,7 +68,9 @@ void TrainingRun::begin() {
 
 void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
   if (!folder_.writes()) return;
-  folder_.begin(provenance_comment(environment_) + to_toml(config_), continued_from);
+  const nlohmann::ordered_json data = to_record(*state_.data);
+  environment_["data"]["identity"] = data;
+  folder_.begin(provenance_comment(environment_) + to_toml(config_) + to_toml({{"data", data}}), continued_from);
   seconds_before_ = folder_.seconds_train();
   add_memory(environment_, net_);
   write_record([this] { add_environment(folder_.path(), environment_); });
@@ -111,6 +115,8 @@ void TrainingRun::continue_from(Resumed& resumed) {
   if (before.is_object()) continue_record(config_, before);
   state_.config = text_of(config_);
   require_same_run(resumed, state_, false);
+  const bool inside_epoch = had.batch_in_epoch > 0 && had.batch_in_epoch < batches_;
+  require_same_data(resumed, options_, *state_.data, inside_epoch, [this](const std::string& text) { notice(text); });
   if (had.batch_in_epoch > batches_)
     throw Error(
         ErrorCode::usage,

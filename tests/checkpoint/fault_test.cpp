@@ -13,18 +13,18 @@ TEST_CASE("printable ASCII stays, and every other byte is escaped") {
   for (int byte = 0; byte < 256; ++byte) {
     const std::string text(1, static_cast<char>(byte));
     const std::string escaped = std::string("\\x") + kHex[byte / 16] + kHex[byte % 16];
-    CHECK(dp::printable("a" + text + "b") == "a" + (byte >= 32 && byte <= 126 ? text : escaped) + "b");
+    CHECK(dp::excerpt("a" + text + "b") == "a" + (byte >= 32 && byte <= 126 ? text : escaped) + "b");
   }
 }
 
 TEST_CASE("a long text is cut") {
   const std::string longest(80, 'n');
-  CHECK(dp::printable(longest) == longest);
-  CHECK(dp::printable(longest + "n") == longest + "...");
-  CHECK(dp::printable("abc", 3) == "abc");
-  CHECK(dp::printable("abcd", 3) == "abc...");
-  CHECK(dp::printable(std::string(1000, '\n')).size() == 4 * 80 + 3);
-  CHECK(dp::printable("").empty());
+  CHECK(dp::excerpt(longest) == longest);
+  CHECK(dp::excerpt(longest + "n") == longest + "...");
+  CHECK(dp::excerpt("abc", 3) == "abc");
+  CHECK(dp::excerpt("abcd", 3) == "abc...");
+  CHECK(dp::excerpt(std::string(1000, '\n')).size() == 4 * 80 + 3);
+  CHECK(dp::excerpt("").empty());
 }
 
 TEST_CASE("a path in a message is escaped and not cut below the longest possible path") {

@@ -25,7 +25,8 @@ dp::TrainState full_state() {
           .config = "{\"lr\": 0.1}",
           .loss_scale = dp::LossScale{8, 4294967295u},
           .skipped = 1,
-          .since_best = 4};
+          .since_best = 4,
+          .data = dp::DataIdentity{{"a", "b"}, {3, 4}, {1, 0}, "f", "g"}};
 }
 
 dp::TrainState parsed(const std::string& text) {
@@ -62,7 +63,23 @@ TEST_CASE("a training state has the documented text and is read back") {
   "since_best": 4,
   "config": "{\"lr\": 0.1}",
   "loss_scale": 8.0,
-  "loss_scale_steps": 4294967295
+  "loss_scale_steps": 4294967295,
+  "data": {
+    "classes": [
+      "a",
+      "b"
+    ],
+    "train_counts": [
+      3,
+      4
+    ],
+    "test_counts": [
+      1,
+      0
+    ],
+    "train_fingerprint": "f",
+    "test_fingerprint": "g"
+  }
 }
 )";
   CHECK(dp::to_json(full_state()) == text);
@@ -72,6 +89,7 @@ TEST_CASE("a training state has the documented text and is read back") {
   CHECK((state.best_top1 == 12.5 && state.since_best == 4 && state.config == "{\"lr\": 0.1}"));
   REQUIRE(state.loss_scale.has_value());
   CHECK((state.loss_scale->scale == 8 && state.loss_scale->good_steps == 4294967295u));
+  CHECK(state.data == full_state().data);
   dp::TrainState plain = full_state();
   plain.loss_scale.reset(), plain.best_top1 = std::numeric_limits<double>::infinity();
   CHECK(dp::to_json(plain).find("loss_scale") == std::string::npos);
@@ -82,9 +100,10 @@ TEST_CASE("a training state has the documented text and is read back") {
 TEST_CASE("only the fields that later versions added are optional in a state") {
   const json whole = json::parse(dp::to_json(full_state()));
   json older = whole;
-  for (const char* added : {"skipped", "since_best", "loss_scale", "loss_scale_steps"}) older.erase(added);
+  for (const char* added : {"skipped", "since_best", "loss_scale", "loss_scale_steps", "data"}) older.erase(added);
   const dp::TrainState state = parsed(older.dump());
   CHECK((state.step == 5 && state.skipped == 0 && state.since_best == 0 && !state.loss_scale.has_value()));
+  CHECK_FALSE(state.data.has_value());
   for (const char* key : {"model", "dataset", "step", "epoch", "batch_in_epoch", "seed", "global_batch", "best_top1",
                           "config", "loss_scale_steps"}) {
     json fewer = whole;
@@ -118,11 +137,34 @@ TEST_CASE("values beyond the limits of a field are refused") {
   CHECK(refusal(with("config", "{")) == "s: 'config': is not valid JSON; it is damaged");
 }
 
-TEST_CASE("a state has at most 1 MiB and no zero byte") {
+TEST_CASE("the data set in a state has lists of names and counts, and two fingerprints") {
+  const auto with_data = [](const std::string& key, const json& value) {
+    json state = json::parse(dp::to_json(full_state()));
+    state["data"][key] = value;
+    return state.dump();
+  };
+  CHECK(refusal(with("data", 7)) == "s: 'data': is not a JSON object");
+  CHECK(refusal(with_data("classes", "a")) == "s: 'data': 'classes' is not a list");
+  CHECK(refusal(with_data("classes", {"a", 7})) == "s: 'data': 'classes' has an entry that is not a string");
+  CHECK(refusal(with_data("test_counts", {1, -1})) ==
+        "s: 'data': 'test_counts' has an entry that is not a count below 2^53");
+  CHECK(refusal(with_data("train_fingerprint", nullptr)) == "s: 'data': 'train_fingerprint' is not a string");
+  CHECK(refusal(with_data("classes", json::array())).empty());
+}
+
+TEST_CASE("a state has room for 100,000 classes, but at most 524,288 values") {
+  dp::TrainState large = full_state();
+  large.data->classes.assign(100'000, "a name of forty letters for every class");
+  large.data->train_counts.assign(100'000, 1300), large.data->test_counts.assign(100'000, 50);
+  CHECK(parsed(dp::to_json(large)).data == large.data);
+  CHECK(refusal(with("more", json(std::vector<int>(600'000)))) == "s: has more than 524,288 values");
+}
+
+TEST_CASE("a state has at most 16 MiB and no zero byte") {
   std::string text = dp::to_json(full_state());
-  text.resize(1 << 20, ' ');
+  text.resize(16 << 20, ' ');
   CHECK(parsed(text).step == 5);
-  CHECK(refusal(text + " ") == "s: has 1048577 bytes, but at most 1048576 are expected");
+  CHECK(refusal(text + " ") == "s: has 16777217 bytes, but at most 16777216 are expected");
   text.back() = '\0';
   CHECK(refusal(text) == "s: contains zero bytes; it is damaged");
 }

@@ -4,6 +4,7 @@
 
 #include "data/small_dataset.h"
 #include "dp/error.h"
+#include "dp/run_options.h"
 #include "engine/train/report/predictions.h"
 #include "process_group/group_ranks.h"
 #include "support/catch.h"
@@ -221,6 +222,42 @@ TEST_CASE("ddp: every rank receives what rank 0 sets") {
     DP_HOLDS(net.replicas_identical());
     DP_HOLDS(net.average_weights().size() == other.weights.size());
     DP_HOLDS(net.replicas_identical());
+  });
+}
+
+TEST_CASE("ddp: ranks with different data are refused, in a run and in an evaluation") {
+  const Model model = small_convnet();
+  for (const bool evaluates : {false, true}) {
+    const auto failures = on_ranks(2, [&](const auto& group) {
+      TrainerOptions options{.epochs = 1, .batch_size = 8};
+      options.parallel = in_group(on_cpus(1), group);
+      const DatasetPair data =
+          datasets::synthetic(model.input(), model.output()[0], 24, 16 + (evaluates ? group->rank() : 0),
+                              evaluates ? 1 : static_cast<std::uint64_t>(group->rank()));
+      Trainer trainer(model, data, options);
+      evaluates ? trainer.evaluate() : trainer.run();
+    });
+    for (const RankFailure& failure : failures) {
+      CHECK(failure.code == ErrorCode::data);
+      CHECK_THAT(failure.text,
+                 Catch::Contains("the data set of rank 1 (") && Catch::Contains("give every rank the same files"));
+    }
+  }
+}
+
+TEST_CASE("ddp: every rank receives the classes that rank 0 reads, however many") {
+  const TemporaryFolder temp;
+  Checkpoint checkpoint;
+  checkpoint.state.data.emplace();
+  for (int i = 0; i < 20000; ++i) checkpoint.state.data->classes.push_back("class " + std::to_string(i));
+  save_checkpoint(temp / "saved", checkpoint);
+  all_ranks(2, [&](const auto& group) {
+    TrainerOptions options;
+    options.parallel.process_group = group;
+    options.resume = group->leads() ? temp / "saved" : "on another host";
+    DP_HOLDS(recorded_classes(options) == checkpoint.state.data->classes);
+    options.resume.clear();
+    DP_HOLDS(recorded_classes(options) == std::nullopt);
   });
 }
 

@@ -24,6 +24,16 @@ NamedTensors read_safetensors(const std::string& path, std::map<std::string, std
 void write_safetensors(const std::string& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
+// What identifies the data set of a run: its classes in the order of their labels, and its samples.
+struct DataIdentity {
+  std::vector<std::string> classes;  // names, as UTF-8; empty: the data set has none, or more than 4 MiB of them
+  // Images of each class; empty with more than 100,000 classes.
+  std::vector<std::int64_t> train_counts{}, test_counts{};
+  // SHA-256 in hexadecimal of shape, number, classes and Dataset::sample_id() of the samples, in their order.
+  std::string train_fingerprint{}, test_fingerprint{};
+  friend bool operator==(const DataIdentity&, const DataIdentity&) = default;
+};
+
 // Progress of a run. Independent of the devices.
 struct TrainState {
   std::string model;
@@ -38,6 +48,7 @@ struct TrainState {
   std::optional<LossScale> loss_scale{};  // with float16 only
   std::int64_t skipped = 0;               // of these steps, skipped because of NaN or Inf
   std::int64_t since_best = 0;            // evaluations since the one that reached best_top1
+  std::optional<DataIdentity> data{};     // none: written by an earlier version, or by a program that gives none
 };
 
 struct Checkpoint {
@@ -48,10 +59,10 @@ struct Checkpoint {
   std::int64_t average_updates = 0;  // updates of the average; load_checkpoint(): `step` if the file has no number
 };
 
-// Writes model.safetensors, optimizer.safetensors, ema.safetensors (only with a moving average), state.json and
-// manifest.json (sizes and crc32c of the files) into a temporary sibling of `folder`, syncs every file and folder, and
-// then swaps it with the old one, if any. The parent folder must exist. Error(io) if it fails: the old checkpoint is
-// unchanged. Error(usage) if `folder` exists and is neither a checkpoint nor empty.
+// Writes model.safetensors (with the class names in its metadata), optimizer.safetensors, ema.safetensors (only with a
+// moving average), state.json and manifest.json (sizes and crc32c of the files) into a temporary sibling of `folder`,
+// syncs every file and folder, and then swaps it with the old one, if any. The parent folder must exist. Error(io) if
+// it fails: the old checkpoint is unchanged. Error(usage) if `folder` exists and is neither a checkpoint nor empty.
 void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint);
 // Error(data) if a file is missing, has another size or checksum, or cannot be parsed.
 Checkpoint load_checkpoint(const std::string& folder);

@@ -44,6 +44,9 @@ class Dataset {
   virtual Augmentation augmentation() const { return {}; }
   // Whether read() may draw from `random`. If so, the data set cannot be device-resident.
   virtual bool varies() const { return true; }
+  // What identifies a sample besides its class, for the fingerprint in checkpoints: a file's path in the data set and
+  // its size, for example. A resumed run whose fingerprint differs is announced. Empty: only the class counts.
+  virtual std::string sample_id(std::int64_t) const { return {}; }
   // Files in the data set's folders that are not images: each file ending (".gif"), and how many files have it.
   virtual std::vector<std::pair<std::string, std::int64_t>> passed_over() const { return {}; }
 
@@ -70,6 +73,11 @@ struct DatasetPair {
   std::shared_ptr<const Dataset> test;
 };
 
+// The same images with the labels of another list of classes, matched by name: class i is classes[i]. A data set may
+// lack some of them. Error(data) if it has a class that is not in the list, Error(usage) if it names no classes, or a
+// list names one twice.
+DatasetPair with_classes(const DatasetPair& data, const std::vector<std::string>& classes);
+
 namespace datasets {
 
 // Digits drawn with strokes from (seed, index): 28x28, ten classes, no files needed. The two parts are disjoint.
@@ -86,10 +94,10 @@ DatasetPair fashion_mnist(const std::string& folder);
 DatasetPair cifar10(const std::string& folder);
 DatasetPair cifar100(const std::string& folder);
 
-// JPEG and PNG files as <folder>/train/<class>/<image> and <folder>/val/<class>/<image> (or test/); classes are sorted
-// by name. This call lists the files; the loader's threads decode them. Images become side x side as in torchvision: a
-// random resized crop and a flip for training (augment), otherwise a central crop. Error(data) for the files,
-// Error(usage) for a side outside 1 to 4096.
+// JPEG and PNG files as <folder>/train/<class>/<image> and <folder>/val/<class>/<image> (or test/), also in folders
+// below <class>; classes are sorted by name. This call lists the files; the loader's threads decode them. Images become
+// side x side as in torchvision: a random resized crop and a flip for training (augment), otherwise a central crop.
+// Error(data) for the files, Error(usage) for a side outside 1 to 4096.
 DatasetPair image_folder(const std::string& folder, std::int64_t side = 224);
 
 // Random bytes and labels from (seed, index), computed on reading.

@@ -44,9 +44,12 @@ struct TrainerOptions {
   std::int64_t save_every_epochs = 1;  // 0: only at the end. `best` is saved whenever it improves
   std::int64_t save_every_steps = 0;   // 0: off
   int checkpoint_hist = 0;             // number of latest checkpoints to keep as step-N, besides `last` and `best`
-  std::string resume{};        // a checkpoint folder, a run folder, or "auto" (the newest in output_dir, if any)
-  std::string init{};          // a safetensors file with weights; ignored if "auto" finds a checkpoint
-  bool init_partial = false;   // use the tensors of `init` that fit and report the rest; false: all must fit
+  std::string resume{};       // a checkpoint folder, a run folder, or "auto" (the newest in output_dir, if any)
+  std::string init{};         // a safetensors file with weights; ignored if "auto" finds a checkpoint
+  bool init_partial = false;  // use the tensors of `init` that fit and report the rest; false: all must fit
+  // `resume` and `init` require the class names of the data set to be those that the weights were trained with. true:
+  // names may differ; class i uses output i of the classifier. To match them by name, see recorded_classes().
+  bool classes_by_position = false;
   std::string summary_file{};  // path for a second copy of summary.json; empty: none
   // File for the timeline of the steps that parallel.trace_first and trace_steps select, written when training ends;
   // empty: none.
@@ -155,6 +158,8 @@ class Trainer {
   // Trains; may be called once.
   // Error(usage) if another run uses the folder, or if the resumed checkpoint has another model, dataset, seed, sample
   // order, batch normalisation or number of logical shards, or ends inside a batch of this run.
+  // Error(data) if the classes of the data set are not those of `resume` or `init` (see classes_by_position), or if the
+  // ranks have different data.
   // Error(nonfinite) names the last good checkpoint; it is also thrown if every step of an epoch or of the run was
   // skipped.
   // A failed save is reported as a notice; Error(io) if it was the last save.

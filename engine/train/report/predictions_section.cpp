@@ -12,7 +12,7 @@
 namespace dp {
 namespace {
 
-constexpr double kWidth = 360;            // units of the view box; text has 11 of them
+constexpr double kBoxWidth = 360;         // units of the view box; text has 11 of them
 constexpr std::int64_t kMostLabels = 20;  // classes that get a label on the axes, and numbers in the cells
 constexpr std::size_t kShown = 12;        // rows of the table of classes; the others are folded
 
@@ -52,7 +52,7 @@ struct Grid {
     const bool named = labels && !record.names.empty();
     left = named ? 84 : 34;
     top = named ? 78 : 30;
-    cell = (kWidth - left - 1) / static_cast<double>(found.classes);
+    cell = (kBoxWidth - left - 1) / static_cast<double>(found.classes);
     const auto most = *std::max_element(found.counts.begin(), found.counts.end());
     constexpr double kSmallest = 7, kDigit = 0.6;  // of the font size
     font = std::min(11.0, (cell - 2) / (kDigit * static_cast<double>(std::to_string(most).size())));
@@ -66,9 +66,9 @@ std::string axes(const PredictionsRecord& record, const Grid& grid) {
   const std::int64_t classes = record.predictions.classes, every = grid.labels ? 1 : 10;
   const bool named = grid.labels && !record.names.empty();
   std::string out = fmt::format("<text x=\"{:.1f}\" y=\"11\" class=\"middle\">predicted</text>",
-                                grid.left + (kWidth - grid.left) / 2);
+                                grid.left + (kBoxWidth - grid.left) / 2);
   out += fmt::format("<text transform=\"translate(11 {:.1f}) rotate(-90)\" class=\"middle\">true</text>",
-                     grid.top + (kWidth - grid.left) / 2);
+                     grid.top + (kBoxWidth - grid.left) / 2);
   const double middle = grid.cell / 2 + 3.5;
   for (std::int64_t k = 0; k < classes; k += every) {
     const std::string name = named ? escaped(shortened(name_of(record, k), 10)) : std::to_string(k);
@@ -128,11 +128,11 @@ std::string matrix(const std::string& title, const PredictionsRecord& record) {
   for (std::int64_t truth = 0; truth < found.classes; ++truth)
     for (std::int64_t predicted = 0; predicted < found.classes; ++predicted)
       if (truth != predicted) most_wrong = std::max(most_wrong, share(found, truth, predicted));
-  std::string body = fmt::format("<svg viewBox=\"0 0 {} {:.1f}\" role=\"img\" aria-label=\"Confusion matrix\">", kWidth,
-                                 grid.top + kWidth - grid.left);
+  std::string body = fmt::format("<svg viewBox=\"0 0 {} {:.1f}\" role=\"img\" aria-label=\"Confusion matrix\">",
+                                 kBoxWidth, grid.top + kBoxWidth - grid.left);
   body += axes(record, grid) + cells(record, grid, most_wrong);
   body += fmt::format("<path class=\"frame\" d=\"M{0:.1f} {1:.1f}h{2:.1f}v{2:.1f}h-{2:.1f}z\"/></svg>", grid.left,
-                      grid.top, kWidth - grid.left - 1);
+                      grid.top, kBoxWidth - grid.left - 1);
   std::string legend = legend_entry(0, "right; strongest: all images of the class");
   if (most_wrong > 0)
     legend += legend_entry(1, fmt::format("wrong; strongest: {:.1f} % of the class", 100 * most_wrong));

@@ -78,8 +78,9 @@ std::set<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// Lines of config.toml. Those of the table [resolved] begin with "resolved: ".
-std::set<std::string> config_lines(const std::string& text) {
+// Lines of config.toml before [data]. Those of the table [resolved] begin with "resolved: ".
+std::set<std::string> config_lines(const std::string& whole) {
+  const std::string text = whole.substr(0, whole.find("\n[data]\n"));
   const std::size_t table = text.find("\n[resolved]\n");
   std::set<std::string> lines = lines_of(text.substr(0, table));
   std::erase_if(lines, [](const std::string& line) { return line.starts_with('#'); });
