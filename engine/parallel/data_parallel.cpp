@@ -27,9 +27,21 @@ void check_batch(const Batch& batch, const Model& model) {
   const Shape& shape = batch.resident.set ? batch.resident.set->images.shape() : batch.images.shape();
   check_images(shape, model);
   const auto rows = [](const Tensor& t) { return t.empty() || t.shape().rank() == 0 ? std::int64_t{0} : t.shape()[0]; };
+  require_type(batch.images, DType::f32, "images");
+  require_type(batch.labels, DType::i32, "labels");
+  require_type(batch.samples, DType::i64, "sample indices");
   if (rows(batch.labels) != images)
     throw Error(ErrorCode::usage, fmt::format("a batch has {} images but {} labels; give one label per image", images,
                                               rows(batch.labels)));
+  if (images > 0 && batch.labels.shape().rank() != 1)
+    throw Error(ErrorCode::usage,
+                fmt::format("the labels of a batch have shape {}; give one class number per image: ({},)",
+                            to_string(batch.labels.shape()), images));
+  if (images > 0 && batch.labels.storage()->host_accessible())
+    for (const std::int32_t label : batch.labels.span<std::int32_t>())
+      if (label < 0 || label >= model.output()[0])
+        throw Error(ErrorCode::usage, fmt::format("label {} is not one of the {} classes of model '{}', 0 to {}", label,
+                                                  model.output()[0], model.name(), model.output()[0] - 1));
   if (!batch.samples.empty() && rows(batch.samples) != images)
     throw Error(ErrorCode::usage, fmt::format("a batch has {} images but {} sample indices; give one index per image",
                                               images, rows(batch.samples)));
@@ -46,6 +58,12 @@ void check_images(const Shape& shape, const Model& model) {
   if (shape.without_first() != model.input())
     throw Error(ErrorCode::usage, fmt::format("images of shape {} do not fit model '{}', which reads {} per sample",
                                               to_string(shape), model.name(), to_string(model.input())));
+}
+
+void require_type(const Tensor& tensor, DType type, const char* what) {
+  if (!tensor.empty() && tensor.dtype() != type)
+    throw Error(ErrorCode::usage,
+                fmt::format("{} are {}, not {}; convert them", what, to_string(tensor.dtype()), to_string(type)));
 }
 
 DataParallel::DataParallel(const Model& model, const DataParallelOptions& options)

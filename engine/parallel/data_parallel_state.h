@@ -77,5 +77,7 @@ struct DataParallel::State {
 
 // `shape`: (images, ...). Error(usage) if the images do not have the model's input shape.
 void check_images(const Shape& shape, const Model& model);
+// Error(usage) for elements of another type. `what`: "labels".
+void require_type(const Tensor& tensor, DType type, const char* what);
 
 }  // namespace dp

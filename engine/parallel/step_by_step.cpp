@@ -57,6 +57,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
       images.shape().without_first() != model.input())
     throw Error(ErrorCode::usage, "images of shape " + to_string(images.shape()) + " do not fit model '" +
                                       model.name() + "', which reads " + to_string(model.input()) + " per sample");
+  require_type(images, DType::f32, "images");
   refuse_parts_of_steps(setup);
   const std::int64_t rows = images.shape()[0];
   if (training) require_two_values(rows, rows, /*micro_batches=*/1);

@@ -174,6 +174,29 @@ TEST_CASE("a batch that does not fit is rejected with the reason, and has no eff
   refused(batch, "a batch has 8 images but 9 labels; give one label per image");
   batch.labels = Tensor();
   refused(batch, "a batch has 8 images but 0 labels; give one label per image");
+  for (const DType type : {DType::f32, DType::f64, DType::u8, DType::i64, DType::bf16}) {
+    batch.labels = Tensor(Shape{8}, type);
+    refused(batch, "labels are " + std::string(to_string(type)) + ", not int32; convert them");
+  }
+  batch.labels = Tensor(Shape{8, 1}, DType::i32);
+  refused(batch, "the labels of a batch have shape (8, 1); give one class number per image: (8,)");
+  const std::int64_t classes = model.output()[0];
+  for (const std::int64_t wrong : {std::int64_t{-1}, classes}) {
+    batch.labels = good.labels.clone();
+    batch.labels.data<std::int32_t>()[7] = static_cast<std::int32_t>(wrong);
+    refused(batch, "label " + std::to_string(wrong) + " is not one of the " + std::to_string(classes) +
+                       " classes of model 'small_convnet', 0 to " + std::to_string(classes - 1));
+  }
+  batch = good;
+  for (const DType type : {DType::f64, DType::u8, DType::f16}) {
+    batch.images = Tensor(good.images.shape(), type);
+    refused(batch, "images are " + std::string(to_string(type)) + ", not float32; convert them");
+    CHECK(refusal_of([&] { net.forward(batch.images); }) ==
+          "images are " + std::string(to_string(type)) + ", not float32; convert them");
+  }
+  batch = good;
+  batch.samples = Tensor(Shape{8}, DType::i32);
+  refused(batch, "sample indices are int32, not int64; convert them");
   batch = good;
   batch.samples = good.samples.rows(0, 7);
   refused(batch, "a batch has 8 images but 7 sample indices; give one index per image");
