@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "data/datasets/class_names.h"
+#include "data/datasets/found_instead.h"
 #include "data/formats/cifar.h"
 #include "dp/error.h"
 
@@ -75,11 +76,16 @@ fs::path find_place(const Edition& edition, const std::string& folder) {
     if (found > 0 && lacking.empty()) return place;
     if (found > 0 && incomplete.empty()) incomplete = place.string() + " lacks " + lacking;
   }
-  if (!incomplete.empty()) throw missing(edition, folder, incomplete);
+  const std::string instead = cifar_found_instead({places[0], places[1]}, edition.name);
+  if (!incomplete.empty()) throw missing(edition, folder, incomplete + instead);
   std::error_code ignored;
+  const bool is_file = fs::is_regular_file(places[0], ignored);
   throw missing(edition, folder,
                 "no files in " + places[0].string() +
-                    (fs::is_directory(places[0], ignored) ? "" : " (no such folder)") + " or " + places[1].string());
+                    (is_file                                ? " (a file, not a folder)"
+                     : fs::is_directory(places[0], ignored) ? ""
+                                                            : " (no such folder)") +
+                    " or " + places[1].string() + instead);
 }
 
 std::shared_ptr<const Dataset> open_part(const Edition& edition, const fs::path& place,
@@ -87,7 +93,7 @@ std::shared_ptr<const Dataset> open_part(const Edition& edition, const fs::path&
   std::vector<std::unique_ptr<FileReader>> files;
   std::vector<ByteReader*> readers;
   for (const std::string& name : names) {
-    files.push_back(std::make_unique<FileReader>((place / name).string()));
+    files.push_back(std::make_unique<FileReader>((place / name).string(), "give a readable file"));
     readers.push_back(files.back().get());
   }
   return read_cifar(readers, {edition.classes, records}, edition.normalization, edition.class_names);

@@ -1,5 +1,6 @@
 #include "data/datasets/image_folder.h"
 
+#include <algorithm>
 #include <filesystem>
 
 #include "data/augment/crops.h"
@@ -29,7 +30,7 @@ struct Workplace {
 };
 
 void read_file(const std::string& path, std::vector<std::uint8_t>& bytes) {
-  FileReader file(path);
+  FileReader file(path, "make it a readable image, or remove it");
   const std::uint64_t size = *file.size();
   if (size > kMaxFileBytes)
     throw undecodable(path,
@@ -54,6 +55,12 @@ class ImageFolder final : public Dataset {
   std::int32_t label(std::int64_t index) const override { return list_.labels[static_cast<std::size_t>(index)]; }
   Augmentation augmentation() const override { return {.flip = true}; }
   bool varies() const override { return true; }
+  // The path below the class's folder, and the size: "a.png 1234".
+  std::string sample_id(std::int64_t index) const override {
+    std::error_code error;
+    const std::uintmax_t size = fs::file_size(list_.path(folder_, index), error);
+    return list_.name(index) + (error ? " ?" : " " + std::to_string(size));
+  }
   std::vector<std::pair<std::string, std::int64_t>> passed_over() const override {
     return {list_.passed_over.begin(), list_.passed_over.end()};
   }
@@ -93,6 +100,64 @@ Error missing(const std::string& folder, const std::string& what) {
                                     "random images: --dataset synthetic --input 3,224,224 --classes 1000");
 }
 
+bool has_parts(const fs::path& folder) {
+  return is_folder(folder / "train") && (is_folder(folder / "val") || is_folder(folder / "test"));
+}
+
+// The folder with train/ and val/ that was probably meant by `folder`: up to two levels above it, or the only one in
+// it. Empty if there is none.
+std::string meant(const std::string& folder) {
+  std::error_code error;
+  fs::path above = fs::absolute(folder, error).lexically_normal();
+  if (error) return "";
+  if (!above.has_filename()) above = above.parent_path();  // it ended in a slash
+  for (int level = 0; level < 2; ++level) {
+    above = above.parent_path();
+    if (has_parts(above)) return above.string();
+  }
+  constexpr int kMostLooks = 1000;
+  std::string inside;
+  fs::directory_iterator entries(folder, error);
+  for (int looks = 0; !error && entries != fs::directory_iterator() && looks < kMostLooks;
+       entries.increment(error), ++looks) {
+    if (!has_parts(entries->path())) continue;
+    if (!inside.empty()) return "";
+    inside = entries->path().string();
+  }
+  return inside;
+}
+
+// A folder of another spelling, such as Val/ or validation/; empty if there is none.
+std::string other_spelling(const fs::path& root, const std::vector<std::string>& names) {
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(root, error)) {
+    std::string name = entry.path().filename().string(), lower = name;
+    for (char& letter : lower)
+      if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+    if (std::find(names.begin(), names.end(), lower) != names.end() && is_folder(entry.path())) return name;
+  }
+  return "";
+}
+
+void require_parts(const std::string& folder) {
+  const fs::path root = folder;
+  std::error_code ignored;
+  if (!is_folder(root))
+    throw missing(folder, fs::exists(root, ignored) ? folder + " is not a folder" : "no folder " + folder);
+  const bool has_train = is_folder(root / "train");
+  if (has_parts(root)) return;
+  if (const std::string other = has_train ? "" : meant(folder); !other.empty())
+    throw Error(ErrorCode::data, "imagefolder: " + folder + " has no train/, but " + other +
+                                     " has train/ and val/ (or test/); give that folder: --data-path " + other);
+  const std::string found = has_train ? other_spelling(root, {"val", "valid", "validation", "test", "testing"})
+                                      : other_spelling(root, {"train", "training"});
+  const std::string lacks = folder + (has_train ? " has neither val/ nor test/" : " has no train/");
+  if (!found.empty())
+    throw Error(ErrorCode::data,
+                "imagefolder: " + lacks + ", but " + found + "/; rename it to " + (has_train ? "val/" : "train/"));
+  throw missing(folder, lacks);
+}
+
 }  // namespace
 
 std::shared_ptr<const Dataset> image_dataset(const std::string& folder, ImageList list, std::int64_t side) {
@@ -107,9 +172,7 @@ DatasetPair image_folder(const std::string& folder, std::int64_t side) {
                 "imagefolder: the side of the images is " + std::to_string(side) + "; give 1 to 4096");
   const fs::path root = folder, train = root / "train";
   const fs::path test = is_folder(root / "val") ? root / "val" : root / "test";
-  if (!is_folder(root)) throw missing(folder, "no folder " + folder);
-  if (!is_folder(train)) throw missing(folder, folder + " has no train/");
-  if (!is_folder(test)) throw missing(folder, folder + " has neither val/ nor test/");
+  require_parts(folder);
   ImageList train_list = list_images(train.string(), nullptr);
   ImageList test_list = list_images(test.string(), &train_list.classes);
   return {image_dataset(train.string(), std::move(train_list), side),

@@ -15,17 +15,19 @@ namespace dp {
 struct ImageList {
   std::vector<std::string> classes;  // sorted by bytes
   std::vector<std::int32_t> labels;  // per image: index into `classes`
-  std::string names;                 // file names of all images, concatenated
+  std::string names;                 // paths of all images below their class's folder, concatenated
   std::vector<std::uint64_t> ends;   // per image: end of its name in `names`
-  // Other files and folders in the class folders, counted by their ending in lower case.
+  // Other files in the class folders, counted by their ending in lower case.
   std::map<std::string, std::int64_t> passed_over;
 
+  std::string name(std::int64_t index) const;  // below its class's folder
   std::string path(const std::string& folder, std::int64_t index) const;
 };
 
-// Lists the .jpg, .jpeg and .png files (any case) in <folder>/<class>/, sorted by class and name. Names that begin with
-// a dot are ignored. `classes`: the classes of the training part; other folders are rejected. Null: every folder is a
-// class and must have images. Error(data).
+// Lists the .jpg, .jpeg and .png files (any case) in <folder>/<class>/ and the folders in it, sorted by class, folder
+// and name, as torchvision's ImageFolder does. Links are followed. Names that begin with a dot are ignored. `classes`:
+// the classes of the training part; other folders are rejected. Null: every folder is a class and must have images.
+// Error(data).
 ImageList list_images(const std::string& folder, const std::vector<std::string>* classes);
 
 // Reads with per-thread buffers that grow to the largest image. File and pixel buffers over 32 MiB are freed.

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "data/datasets/class_names.h"
+#include "data/datasets/found_instead.h"
 #include "data/formats/idx.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
@@ -59,12 +60,13 @@ std::array<fs::path, 4> find_all(const std::string& dataset, const char* torchvi
     for (std::size_t i = 0; i < kFiles.size(); ++i)
       if (!found[i] && lacking.empty()) lacking = place.string() + " lacks " + official(kFiles[i]);
   }
-  if (!lacking.empty()) throw missing(dataset, folder, lacking);
+  const std::string instead = mnist_found_instead({places.begin(), places.end()});
+  if (!lacking.empty()) throw missing(dataset, folder, lacking + instead);
   std::error_code ignored;
   throw missing(dataset, folder,
                 "no files in " + places[0].string() +
                     (fs::is_directory(places[0], ignored) ? "" : " (no such folder)") + ", " + places[1].string() +
-                    " or " + places[2].string());
+                    " or " + places[2].string() + instead);
 }
 
 DatasetPair open_pair(const std::string& dataset, const char* torchvision_name, const std::string& folder,

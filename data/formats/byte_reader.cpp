@@ -13,16 +13,16 @@ namespace {
 
 std::string reason(int error) { return std::generic_category().message(error); }
 
-Error unreadable(const std::string& path, const std::string& what) {
-  return Error(ErrorCode::data, path + ": " + what + "; give a readable file, or train without it: --dataset digits");
-}
-
 }  // namespace
 
-FileReader::FileReader(const std::string& path) : path_(path) {
+Error FileReader::unreadable(const std::string& what) const {
+  return Error(ErrorCode::data, path_ + ": " + what + "; " + remedy_);
+}
+
+FileReader::FileReader(const std::string& path, std::string remedy) : path_(path), remedy_(std::move(remedy)) {
   // O_NONBLOCK: opening a named pipe must not block. It is rejected below.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor_ < 0) throw unreadable(path, "cannot be opened (" + reason(errno) + ")");
+  if (descriptor_ < 0) throw unreadable("cannot be opened (" + reason(errno) + ")");
   struct stat status {};
   const bool known = ::fstat(descriptor_, &status) == 0;
   if (known && S_ISREG(status.st_mode)) {
@@ -30,7 +30,7 @@ FileReader::FileReader(const std::string& path) : path_(path) {
     return;
   }
   ::close(descriptor_);
-  throw unreadable(path, known && S_ISDIR(status.st_mode) ? "is a folder, not a file" : "is not a regular file");
+  throw unreadable(known && S_ISDIR(status.st_mode) ? "is a folder, not a file" : "is not a regular file");
 }
 
 FileReader::~FileReader() { ::close(descriptor_); }
@@ -40,7 +40,7 @@ std::size_t FileReader::read(std::span<std::uint8_t> out) {
   while (filled < out.size()) {
     const ssize_t got = ::read(descriptor_, out.data() + filled, out.size() - filled);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw unreadable(path_, "byte " + std::to_string(offset_) + " cannot be read (" + reason(errno) + ")");
+    if (got < 0) throw unreadable("byte " + std::to_string(offset_) + " cannot be read (" + reason(errno) + ")");
     if (got == 0) break;
     filled += static_cast<std::size_t>(got);
     offset_ += static_cast<std::uint64_t>(got);
@@ -49,7 +49,7 @@ std::size_t FileReader::read(std::span<std::uint8_t> out) {
 }
 
 void FileReader::rewind() {
-  if (::lseek(descriptor_, 0, SEEK_SET) != 0) throw unreadable(path_, "cannot be read twice (" + reason(errno) + ")");
+  if (::lseek(descriptor_, 0, SEEK_SET) != 0) throw unreadable("cannot be read twice (" + reason(errno) + ")");
   offset_ = 0;
 }
 
@@ -60,9 +60,8 @@ std::size_t MemoryReader::read(std::span<std::uint8_t> out) {
   return count;
 }
 
-Error damaged(const std::string& name, std::uint64_t offset, const std::string& what) {
-  return Error(ErrorCode::data, name + ": byte " + std::to_string(offset) + ": " + what +
-                                    "; download the file again, or train without it: --dataset digits");
+Error damaged(const std::string& name, std::uint64_t offset, const std::string& what, const std::string& remedy) {
+  return Error(ErrorCode::data, name + ": byte " + std::to_string(offset) + ": " + what + "; " + remedy);
 }
 
 }  // namespace dp

@@ -24,7 +24,9 @@ class ByteReader {
 // An open regular file. Error(data) for anything else.
 class FileReader final : public ByteReader {
  public:
-  explicit FileReader(const std::string& path);
+  // `remedy`: the end of messages about a file that cannot be read.
+  explicit FileReader(const std::string& path,
+                      std::string remedy = "give a readable file, or train without it: --dataset digits");
   ~FileReader() override;
   FileReader(const FileReader&) = delete;
   FileReader& operator=(const FileReader&) = delete;
@@ -35,7 +37,9 @@ class FileReader final : public ByteReader {
   std::optional<std::uint64_t> size() const override { return size_; }  // at the time of opening
 
  private:
-  std::string path_;
+  Error unreadable(const std::string& what) const;
+
+  std::string path_, remedy_;
   int descriptor_ = -1;
   std::uint64_t size_ = 0;
   std::uint64_t offset_ = 0;
@@ -57,7 +61,9 @@ class MemoryReader final : public ByteReader {
   std::size_t offset_ = 0;
 };
 
-// "<name>: byte <offset>: <what>; <what to do about a damaged data file>".
-Error damaged(const std::string& name, std::uint64_t offset, const std::string& what);
+inline constexpr const char* kDownloadAgain = "download the file again";
+// "<name>: byte <offset>: <what>; <remedy>".
+Error damaged(const std::string& name, std::uint64_t offset, const std::string& what,
+              const std::string& remedy = "download the file again, or train without it: --dataset digits");
 
 }  // namespace dp

@@ -32,9 +32,10 @@ void check_size(ByteReader& file, const Layout& layout) {
   std::array<std::uint8_t, kRecognisedBytes> begin{};
   const std::size_t got = file.read(begin);
   if (const std::string kind = recognised(std::span(begin).first(got)); !kind.empty())
-    throw damaged(file.name(), 0, "it is " + kind + "; " + layout.rule);
-  if (size < layout.file_bytes) throw damaged(file.name(), size, layout.rule + ", and the file ends here");
-  throw damaged(file.name(), layout.file_bytes, layout.rule + ", and more follow");
+    throw damaged(file.name(), 0, "it is " + kind + "; " + layout.rule, kDownloadAgain);
+  if (size < layout.file_bytes)
+    throw damaged(file.name(), size, layout.rule + ", and the file ends here", kDownloadAgain);
+  throw damaged(file.name(), layout.file_bytes, layout.rule + ", and more follow", kDownloadAgain);
 }
 
 void read_file(ByteReader& file, const CifarFormat& format, const Layout& layout, std::vector<std::uint8_t>& pixels,
@@ -43,12 +44,14 @@ void read_file(ByteReader& file, const CifarFormat& format, const Layout& layout
   for (std::uint64_t offset = 0; offset < layout.file_bytes; offset += record.size()) {
     const std::size_t got = file.read(record);
     if (got != record.size())
-      throw damaged(file.name(), offset + got, layout.rule + ", and the file was truncated here while it was read");
+      throw damaged(file.name(), offset + got, layout.rule + ", and the file was truncated here while it was read",
+                    kDownloadAgain);
     for (std::size_t i = 0; i < layout.label_bytes; ++i)
       if (record[i] >= format.classes[i])
         throw damaged(file.name(), offset + i,
                       "expected a label of 0 to " + std::to_string(format.classes[i] - 1) + ", found " +
-                          std::to_string(record[i]));
+                          std::to_string(record[i]),
+                      kDownloadAgain);
     labels.push_back(record[layout.label_bytes - 1]);
     pixels.insert(pixels.end(), record.begin() + static_cast<std::ptrdiff_t>(layout.label_bytes), record.end());
   }

@@ -15,14 +15,25 @@
 namespace dp {
 namespace {
 
-constexpr std::uint32_t kImageMagic = 0x00000803;  // unsigned bytes, three dimensions
-constexpr std::uint32_t kLabelMagic = 0x00000801;  // unsigned bytes, one dimension
-constexpr std::uint64_t kCountAt = 4;              // offset of the count in the header
+constexpr std::uint64_t kCountAt = 4;  // offset of the count in the header
 
 std::string hex(std::uint32_t value) {
   std::array<char, 11> text;
   std::snprintf(text.data(), text.size(), "0x%08x", value);
   return text.data();
+}
+
+constexpr const char* kOtherData =
+    "give the files of MNIST or Fashion-MNIST, lay the images out for --dataset imagefolder, or train without them: "
+    "--dataset digits";
+
+// The number, and what it says.
+std::string magic_text(std::uint32_t magic, bool images) {
+  const std::string text = hex(magic);
+  if (magic == (images ? kLabelMagic : kImageMagic)) return text + (images ? ", that of labels" : ", that of images");
+  if (const std::string known = idx_description(magic); !known.empty()) return text + ", " + known;
+  const std::string swapped = idx_description(__builtin_bswap32(magic));
+  return swapped.empty() ? text : text + ", " + swapped + " with the bytes in reverse order";
 }
 
 std::uint64_t host_memory() {
@@ -45,6 +56,10 @@ class IdxFile {
   }
 
   Error wrong(std::uint64_t offset, const std::string& what) const { return damaged(bytes_->name(), offset, what); }
+  // For a file that is not damaged, but of another data set.
+  Error foreign(std::uint64_t offset, const std::string& what) const {
+    return damaged(bytes_->name(), offset, what, kOtherData);
+  }
 
   // Reads the next big-endian number of a header of `header` bytes.
   std::uint32_t number(std::uint64_t header) {
@@ -61,8 +76,8 @@ class IdxFile {
     const std::uint32_t found = number(header);
     if (found == wanted) return;
     const bool magic = at == 0;
-    throw wrong(at, std::string("expected ") + what + " " + (magic ? hex(wanted) : std::to_string(wanted)) +
-                        ", found " + (magic ? hex(found) : std::to_string(found)));
+    throw foreign(at, std::string("expected ") + what + " " + (magic ? hex(wanted) : std::to_string(wanted)) +
+                          ", found " + (magic ? magic_text(found, wanted == kImageMagic) : std::to_string(found)));
   }
 
   std::uint32_t count(std::uint64_t header, const char* of) {
@@ -119,6 +134,21 @@ class IdxFile {
 
 }  // namespace
 
+std::string idx_description(std::uint32_t magic) {
+  constexpr std::array<std::pair<std::uint32_t, const char*>, 6> kTypes{{{0x08, "unsigned bytes"},
+                                                                         {0x09, "signed bytes"},
+                                                                         {0x0b, "int16"},
+                                                                         {0x0c, "int32"},
+                                                                         {0x0d, "float32"},
+                                                                         {0x0e, "float64"}}};
+  const std::uint32_t dimensions = magic & 0xff;
+  if (dimensions < 1 || dimensions > 4) return "";
+  for (const auto& [type, name] : kTypes)
+    if (magic >> 8 == type)
+      return std::string(name) + " in " + std::to_string(dimensions) + (dimensions == 1 ? " dimension" : " dimensions");
+  return "";
+}
+
 std::shared_ptr<const Dataset> read_idx(ByteReader& images, ByteReader& labels, const IdxFormat& format,
                                         const Normalization& normalization, std::vector<std::string> names) {
   constexpr std::uint64_t kLabelHeader = 8, kImageHeader = 16;
@@ -142,9 +172,9 @@ std::shared_ptr<const Dataset> read_idx(ByteReader& images, ByteReader& labels, 
   const std::vector<std::uint8_t> raw_labels = label_file.body(label_count);
   for (std::size_t i = 0; i < raw_labels.size(); ++i)
     if (raw_labels[i] >= format.classes)
-      throw label_file.wrong(label_file.header_bytes() + i, "expected a label of 0 to " +
-                                                                std::to_string(format.classes - 1) + ", found " +
-                                                                std::to_string(raw_labels[i]));
+      throw label_file.foreign(label_file.header_bytes() + i,
+                               "expected a label of 0 to " + std::to_string(format.classes - 1) + ", found " +
+                                   std::to_string(raw_labels[i]) + ", as in other sets of this format (EMNIST)");
   return std::make_shared<MemoryDataset>(
       Shape{1, format.rows, format.columns}, format.classes, normalization, image_file.body(pixels),
       std::vector<std::int32_t>(raw_labels.begin(), raw_labels.end()), Augmentation{}, std::move(names));

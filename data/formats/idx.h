@@ -11,6 +11,12 @@
 
 namespace dp {
 
+inline constexpr std::uint32_t kImageMagic = 0x00000803;  // unsigned bytes, three dimensions
+inline constexpr std::uint32_t kLabelMagic = 0x00000801;  // unsigned bytes, one dimension
+
+// "float32 in 2 dimensions", from the magic number of an IDX file; empty for another number.
+std::string idx_description(std::uint32_t magic);
+
 struct IdxFormat {
   std::int64_t rows, columns;
   std::int64_t classes;

@@ -31,6 +31,9 @@ void decode_image(const std::string& name, std::span<const std::uint8_t> bytes, 
   if (begins_with(kPng)) return decode_png(name, bytes, image);
   if (bytes.empty()) throw undecodable(name, "the file is empty");
   const std::string kind = recognised(bytes.first(std::min(bytes.size(), kRecognisedBytes)));
+  if (kind.ends_with(" image"))
+    throw Error(ErrorCode::data,
+                name + ": it is " + kind + ", by its first bytes; convert it to JPEG or PNG, or remove it");
   throw undecodable(name, kind.empty() ? "neither JPEG nor PNG, by its first bytes" : "it is " + kind);
 }
 

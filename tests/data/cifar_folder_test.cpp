@@ -91,3 +91,33 @@ TEST_CASE("a CIFAR path with another size or that is not a regular file is rejec
   fs::create_directory(folder / "data_batch_1.bin");
   CHECK_THAT(said(), Catch::StartsWith(path + "/data_batch_1.bin: is a folder"));
 }
+
+TEST_CASE("other editions, archives and sets in place of CIFAR are named with what to do") {
+  const auto said = [](const TemporaryFolder& folder, bool hundred = false) {
+    const std::string path = folder.path();
+    return data_refusal([&] { hundred ? dp::datasets::cifar100(path) : dp::datasets::cifar10(path); });
+  };
+  const auto with = [](const std::string& name) {
+    auto folder = std::make_unique<TemporaryFolder>();
+    folder->write(name, {});
+    return folder;
+  };
+  CHECK_THAT(said(*with("cifar-10-batches-py/data_batch_1")),
+             Catch::Contains("; found ") &&
+                 Catch::Contains("/cifar-10-batches-py (the Python edition; the binary one is read); download"));
+  CHECK_THAT(said(*with("cifar-100-python/train"), true), Catch::Contains("the Python edition"));
+  CHECK_THAT(said(*with("batches.meta")), Catch::Contains("a file of the Python edition"));
+  CHECK_THAT(said(*with("cifar-10-batches-mat/readme.html")), Catch::Contains("the MATLAB edition"));
+  const auto packed = with("cifar-10-binary.tar.gz");
+  CHECK_THAT(said(*packed), Catch::Contains("an archive that is not unpacked; unpack it with `tar -xf " +
+                                            packed->path() + "/cifar-10-binary.tar.gz -C " + packed->path() + "`"));
+  CHECK_THAT(said(*packed, true), Catch::Contains("the archive of CIFAR-10: --dataset cifar10"));
+  CHECK_THAT(said(*with("CIFAR-100-binary.tgz"), true), Catch::Contains("unpack it with `tar -xf "));
+  CHECK_THAT(said(*with("cifar-10-python.tar.gz")), Catch::Contains("an archive of the Python edition"));
+  CHECK_THAT(said(*with("cifar-100-binary/train.bin")), Catch::Contains("CIFAR-100: --dataset cifar100"));
+  CHECK_THAT(said(*with("train/cat/1.png")), Catch::Contains("a folder of classes, as --dataset imagefolder reads"));
+  CHECK(said(*with("notes.txt")).find("found") == std::string::npos);
+  const TemporaryFolder file;
+  file.write("archive", {});
+  CHECK_THAT(data_refusal([&] { dp::datasets::cifar10(file / "archive"); }), Catch::Contains("(a file, not a folder)"));
+}

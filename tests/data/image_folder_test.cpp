@@ -83,6 +83,71 @@ TEST_CASE("classes are sorted by name, images by class and name, in val or in te
   CHECK(dp::datasets::image_folder(both.path()).test->size() == 2);
 }
 
+TEST_CASE("folders below a class are read as torchvision's ImageFolder reads them: by path, then by name") {
+  const TemporaryFolder folder;
+  for (const char* name : {"a/z.jpg", "a/b/2.jpg", "a/b/1.PNG", "a/b-c/x.jpg", "a/b/deep/er/y.jpeg",
+                           "a/c.jpg/inside.jpg", "a/.hidden/h.jpg", "b/one/only.png"})
+    put(folder, name);
+  fs::create_directory(folder / "elsewhere");
+  put(folder, "elsewhere/linked.jpg");
+  const TemporaryFolder classes;
+  fs::copy(folder / "a", classes / "a", fs::copy_options::recursive);
+  fs::copy(folder / "b", classes / "b", fs::copy_options::recursive);
+  fs::create_directory_symlink(folder / "elsewhere", classes / "a/link");
+  const dp::ImageList list = dp::list_images(classes.path(), nullptr);
+  std::vector<std::string> paths;
+  for (std::int64_t i = 0; i < static_cast<std::int64_t>(list.labels.size()); ++i) paths.push_back(list.path("", i));
+  CHECK(paths == std::vector<std::string>{"/a/z.jpg", "/a/b/1.PNG", "/a/b/2.jpg", "/a/b-c/x.jpg", "/a/b/deep/er/y.jpeg",
+                                          "/a/c.jpg/inside.jpg", "/a/link/linked.jpg", "/b/one/only.png"});
+  CHECK(list.passed_over.empty());
+}
+
+TEST_CASE("links that repeat folders without end are refused") {
+  const TemporaryFolder folder;
+  put(folder, "a/sub/1.jpg");
+  const auto said = [&] { return data_refusal([&] { dp::list_images(folder.path(), nullptr); }); };
+  for (const std::string target : {".", "..", "../..", "../../a"}) {
+    fs::create_directory_symlink(target, folder / "a/sub/loop");
+    CHECK_THAT(said(), Catch::StartsWith(folder.path() + "/a/sub/loop/") &&
+                           Catch::EndsWith("a link to a folder that contains it; remove the link"));
+    fs::remove(folder / "a/sub/loop");
+  }
+  fs::create_directory_symlink("itself", folder / "a/sub/itself");  // leads nowhere, and is a file without an ending
+  CHECK(dp::list_images(folder.path(), nullptr).labels.size() == 1);
+  fs::remove(folder / "a/sub/itself");
+  for (int level = 0; level < 40; ++level) {  // each level doubles the number of paths
+    const std::string name = folder / ("a/level" + std::to_string(level));
+    fs::create_directory(name);
+    for (const char* link : {"/left", "/right"})
+      fs::create_directory_symlink("../level" + std::to_string(level + 1), name + link);
+  }
+  fs::create_directory(folder / "a/level40");
+  CHECK_THAT(said(), Catch::Contains("/a: has more than 100,000 folders in it"));
+}
+
+TEST_CASE("a path to a part, to a class, or to the folder above names the folder that was meant") {
+  const TemporaryFolder folder;
+  fill(folder);
+  const std::string path = folder.path();
+  const auto said = [](const std::string& given) { return data_refusal([&] { dp::datasets::image_folder(given); }); };
+  for (const char* given : {"/train", "/train/", "/val", "/train/ape", "/val/../train"})
+    CHECK_THAT(said(path + given), Catch::Contains("has no train/, but " + path +
+                                                   " has train/ and val/ (or test/); "
+                                                   "give that folder: --data-path " +
+                                                   path));
+  const TemporaryFolder above;
+  fs::rename(path + "/train", above / "train"), fs::rename(path + "/val", above / "val");
+  fs::create_directories(above / "all/set");
+  fs::rename(above / "train", above / "all/set/train"), fs::rename(above / "val", above / "all/set/val");
+  CHECK_THAT(said(above / "all"), Catch::EndsWith("--data-path " + above.path() + "/all/set"));
+  fs::rename(above / "all/set/val", above / "all/set/Validation");
+  CHECK_THAT(said(above / "all/set"), Catch::Contains("neither val/ nor test/, but Validation/; rename it to val/"));
+  fs::rename(above / "all/set/train", above / "all/set/Training");
+  CHECK_THAT(said(above / "all/set"), Catch::Contains("has no train/, but Training/; rename it to train/"));
+  above.write("file", {});
+  CHECK_THAT(said(above / "file"), Catch::Contains("file is not a folder; "));
+}
+
 TEST_CASE("files that are not images are counted by their endings, and the data set's line names them") {
   const TemporaryFolder folder;
   fill(folder, "val");
@@ -91,13 +156,13 @@ TEST_CASE("files that are not images are counted by their endings, and the data 
   folder.write("train/cat/notes", {});
   folder.write("val/cat/c.webp", {});
   folder.write("val/cat/.hidden.webp", {});
-  fs::create_directory(folder / "train/cat/more");
+  folder.write("train/cat/more/d.gif", {});
   const dp::DatasetPair pair = dp::datasets::image_folder(folder.path());
   using Counts = std::vector<std::pair<std::string, std::int64_t>>;
-  CHECK(pair.train->passed_over() == Counts{{".gif", 2}, {"folders", 1}, {"without an ending", 1}});
+  CHECK(pair.train->passed_over() == Counts{{".gif", 3}, {"without an ending", 1}});
   CHECK(pair.test->passed_over() == Counts{{".webp", 1}});
   CHECK_THAT(dp::describe_data(pair),
-             Catch::EndsWith("\nnot images, passed over: 2 .gif, 1 .webp, 1 folders, 1 without an ending"));
+             Catch::EndsWith("\nnot images, passed over: 3 .gif, 1 .webp, 1 without an ending"));
 }
 
 TEST_CASE("a folder with another structure is rejected with what is missing") {
@@ -126,6 +191,16 @@ TEST_CASE("a folder with another structure is rejected with what is missing") {
                       "imagefolder: the side of the images is " + std::to_string(side) + "; give 1 to 4096");
   for (const int side : {1, 4096})
     CHECK(dp::datasets::image_folder(path, side).train->image_shape() == dp::Shape{3, side, side});
+}
+
+TEST_CASE("the id of an image is its path below its class, and its size") {
+  const TemporaryFolder folder;
+  fill(folder);
+  const auto train = dp::datasets::image_folder(folder.path()).train;
+  const std::string image = folder / "train/ape/a.png";
+  CHECK(train->sample_id(0) == "a.png " + std::to_string(fs::file_size(image)));
+  fs::remove(image);
+  CHECK(train->sample_id(0) == "a.png ?");
 }
 
 TEST_CASE("images of a folder are cropped and flipped while they are read") {
@@ -180,10 +255,11 @@ TEST_CASE("an unreadable image is named in its place, and the other images are s
   CHECK_THAT(said(), Catch::StartsWith(bad + ": expected at most 268435456 bytes"));
   fs::remove(bad);
   REQUIRE(::mkfifo(bad.c_str(), 0600) == 0);
-  CHECK_THAT(said(), Catch::StartsWith(bad + ": is not a regular file"));
+  CHECK(said() == bad + ": is not a regular file; make it a readable image, or remove it");
   const dp::DatasetPair gone = dp::datasets::image_folder(path, 32);
   fs::remove(bad);
-  CHECK_THAT(data_refusal([&] { gone.train->image(1); }), Catch::StartsWith(bad + ": cannot be opened"));
+  CHECK_THAT(data_refusal([&] { gone.train->image(1); }),
+             Catch::StartsWith(bad + ": cannot be opened (No such file or directory); make it a readable image"));
 }
 
 TEST_CASE("random crops depend on seed, epoch and sample, not on threads or batches") {

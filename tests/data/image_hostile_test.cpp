@@ -107,7 +107,9 @@ TEST_CASE("a JPEG cut within its scan is rejected, even with a complete thumbnai
 
 TEST_CASE("a file that is not an image is rejected, whatever its name") {
   CHECK_THAT(refusal({}), Catch::Contains("is empty"));
-  CHECK_THAT(refusal({'G', 'I', 'F', '8', '9', 'a'}), Catch::Contains("neither JPEG nor PNG"));
+  CHECK_THAT(refusal({1, 2, 3, 4, 5, 6}), Catch::Contains("neither JPEG nor PNG"));
+  CHECK_THAT(refusal({0x47, 0x49, 0x46, 0x38, 0x39, 0x61}),
+             Catch::EndsWith("it is a GIF image, by its first bytes; convert it to JPEG or PNG, or remove it"));
   CHECK_THAT(refusal({'<', 'h', 't', 'm', 'l', '>'}),
              Catch::Contains("it is an HTML page, so the download has failed"));
   CHECK_THAT(refusal({0xff, 0xd8, 0xff}), Catch::Contains("not a JPEG that can be decoded"));

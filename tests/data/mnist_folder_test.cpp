@@ -115,6 +115,60 @@ TEST_CASE("missing MNIST files are named with the folders searched and the remed
   CHECK_THROWS_WITH(dp::datasets::mnist(path + "/nowhere"), Catch::Contains("no such folder"));
 }
 
+TEST_CASE("IDX files of other names, types and sets in place of MNIST are named with what to do") {
+  const auto said = [](const std::string& name, const dp::test::Bytes& bytes) {
+    const TemporaryFolder folder;
+    write_file(folder, name, bytes);
+    return refusal(folder);
+  };
+  const dp::test::Bytes images = idx_images(2), labels = idx_labels(2);
+  CHECK_THAT(said("emnist-letters-train-images-idx3-ubyte.gz", gzip(images)),
+             Catch::Contains("(EMNIST, which is not read)"));
+  CHECK_THAT(said("qmnist-train-labels-idx2-int", labels), Catch::Contains("(QMNIST, which is not read)"));
+  CHECK_THAT(said("TRAIN-IMAGES-IDX3-UBYTE.GZ", gzip(images)),
+             Catch::Contains("(IDX images under another name; rename it to train-images-idx3-ubyte.gz)"));
+  CHECK_THAT(said("test_labels.bin", labels),
+             Catch::Contains("(IDX labels under another name; rename it to t10k-labels-idx1-ubyte)"));
+  CHECK_THAT(said("raw/some", images), Catch::Contains("/raw/some (IDX images under another name)"));
+  dp::test::Bytes floats = labels;
+  floats[2] = 0x0d;
+  CHECK_THAT(said("train-targets", floats), Catch::Contains("(IDX of float32 in 1 dimension, which is not read)"));
+  CHECK_THAT(said("train/0/1.png", {}), Catch::Contains("a folder of classes, as --dataset imagefolder reads"));
+  CHECK_THAT(said("mnist.npz", {}), Catch::Contains("another edition"));
+  for (const char* other : {"train-images-idx3-ubyte", "notes.txt", "short"})
+    CHECK(said(other, {}).find("found") == std::string::npos);
+}
+
+TEST_CASE("files of other data sets under MNIST's names are not called damaged") {
+  const auto said = [](const std::string& name, const dp::test::Bytes& bytes) {
+    const TemporaryFolder folder;
+    write_plain(folder, "");
+    write_file(folder, name, bytes);
+    const std::string message = refusal(folder);
+    CHECK(message.find("download the file again") == std::string::npos);
+    CHECK_THAT(message, Catch::Contains("give the files of MNIST or Fashion-MNIST"));
+    return message;
+  };
+  dp::test::Bytes labels = idx_labels(4);
+  labels[9] = 26;
+  CHECK_THAT(said("train-labels-idx1-ubyte", labels),
+             Catch::Contains("byte 9: expected a label of 0 to 9, found 26, as in other sets of this format (EMNIST)"));
+  for (const auto& [type, name] :
+       {std::pair(0x09, "signed bytes"), {0x0b, "int16"}, {0x0c, "int32"}, {0x0d, "float32"}, {0x0e, "float64"}}) {
+    labels[2] = static_cast<std::uint8_t>(type);
+    CHECK_THAT(said("train-labels-idx1-ubyte", labels),
+               Catch::Contains(std::string(", ") + name + " in 1 dimension; "));
+  }
+  labels[2] = 0x0c, labels[3] = 2;
+  CHECK_THAT(said("train-labels-idx1-ubyte", labels), Catch::Contains("found 0x00000c02, int32 in 2 dimensions; "));
+  CHECK_THAT(said("train-labels-idx1-ubyte", idx_images(4)), Catch::Contains("found 0x00000803, that of images; "));
+  CHECK_THAT(said("t10k-images-idx3-ubyte", idx_labels(2)), Catch::Contains("found 0x00000801, that of labels; "));
+  labels = idx_labels(4);
+  std::swap(labels[0], labels[3]), std::swap(labels[1], labels[2]);
+  CHECK_THAT(said("train-labels-idx1-ubyte", labels),
+             Catch::Contains("unsigned bytes in 1 dimension with the bytes in reverse order; "));
+}
+
 TEST_CASE("an unreadable MNIST file is rejected by its path") {
   const TemporaryFolder folder;
   write_plain(folder, "");
