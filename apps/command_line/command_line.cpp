@@ -42,7 +42,6 @@ void set_count(CLI::Option& option, Count count) {
     case Count::one: option.expected(1)->take_last(); break;  // refuse_repeats() refuses a second one
     case Count::two: option.expected(2)->delimiter(',')->take_all(); break;
     case Count::list: option.expected(1, kAny)->allow_extra_args()->delimiter(',')->take_all(); break;
-    case Count::repeated: option.expected(1, kAny)->allow_extra_args(false)->take_all(); break;
   }
 }
 

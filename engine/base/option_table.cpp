@@ -123,7 +123,6 @@ Accepts one_of(std::vector<std::string> names) { return {.kind = Kind::text, .na
 Accepts text(std::string remedy) { return {.kind = Kind::text, .remedy = std::move(remedy)}; }
 Accepts two(Accepts each) { return each.count = Count::two, each; }
 Accepts list(Accepts each) { return each.count = Count::list, each; }
-Accepts repeated(Accepts each) { return each.count = Count::repeated, each; }
 
 }  // namespace accepts
 

@@ -37,7 +37,7 @@ std::string unwrapped(std::string_view name) {
   return out;
 }
 
-std::string quoted(std::string_view text) { return "'" + printable(text) + "'"; }
+std::string quoted(std::string_view text) { return "'" + excerpt(text) + "'"; }
 
 // Maps the names of a file to those of a model.
 class Names {

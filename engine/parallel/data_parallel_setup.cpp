@@ -298,7 +298,7 @@ kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, 
   inputs.seed = options.seed;
   inputs.step = static_cast<std::uint64_t>(team.step);
   inputs.loss_scale = 1.0f / static_cast<float>(global_batch);
-  inputs.label_smoothing = options.label_smoothing;
+  if (update != nullptr) inputs.label_smoothing = options.label_smoothing;  // a test loss is plain cross-entropy
   inputs.max_norm = options.clip_grad_norm ? static_cast<float>(*options.clip_grad_norm) : 0.0f;
   inputs.skip_nonfinite = options.on_nonfinite == OnNonfinite::skip;
   if (update != nullptr) inputs.update = optimizer.inputs(*update);

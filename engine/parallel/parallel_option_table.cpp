@@ -41,8 +41,8 @@ void add_parameter_groups(Table& table) {
         return true;
       });
   table.add(
-      "freeze", accepts::repeated(accepts::text("parameters")),
-      "do not train parameters with these names, such as 'conv1.*'; may be repeated",
+      "freeze", accepts::list(accepts::text("parameters")),
+      "do not train parameters with these names, such as 'conv1.*'",
       [](const Options& o) {
         std::vector<std::string> patterns;
         for (const ParameterGroup& group : o.parameter_groups)
@@ -67,7 +67,7 @@ void add_training(Table& table) {
   table.add("clip-grad-norm,--clip-grad", accepts::positive(1e12), &Options::clip_grad_norm,
             "clip the gradient to this L2 norm, over all parameters");
   table.add("label-smoothing,--smoothing", accepts::below(0, 1), &Options::label_smoothing,
-            "label smoothing, in [0, 1)");
+            "label smoothing of the training loss, in [0, 1); the test loss has none");
   table.add("on-nonfinite", accepts::one_of({"abort", "skip"}), &Options::on_nonfinite,
             "action if the loss or a gradient is NaN or infinite: abort, skip");
   table.add(

@@ -25,7 +25,7 @@ using OptionValue = std::variant<std::monostate, bool, std::int64_t, std::uint64
 struct Accepts {
   enum class Kind { flag, whole, seed, number, text };
   // How many: one, exactly two, a list separated by commas, or one each time that the option is given.
-  enum class Count { one, two, list, repeated };
+  enum class Count { one, two, list };
   Kind kind = Kind::flag;
   Count count = Count::one;
   double lowest = 0, highest = 0;    // of whole and number
@@ -46,7 +46,6 @@ Accepts one_of(std::vector<std::string> names);
 Accepts text(std::string remedy = "");  // with a remedy: not empty
 Accepts two(Accepts each);
 Accepts list(Accepts each);
-Accepts repeated(Accepts each);
 }  // namespace accepts
 
 std::string to_text(const Accepts& accepts);  // "a whole number from 1 to 8"

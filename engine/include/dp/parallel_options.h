@@ -152,7 +152,7 @@ struct DataParallelOptions {
   Amp amp = Amp::off;
   LossScaleOptions loss_scale{};  // with Amp::float16
   bool dropout = true;
-  float label_smoothing = 0;               // in [0, 1)
+  float label_smoothing = 0;               // in [0, 1), of the training loss; evaluate() has none
   int grad_accum_steps = 1;                // micro-batches per optimizer step
   std::optional<double> clip_grad_norm{};  // maximum L2 norm of the whole gradient
   OnNonfinite on_nonfinite = OnNonfinite::abort;

@@ -1,6 +1,7 @@
 // Statistics and times that DataParallel reports.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,9 +20,12 @@ struct Stats {
   double grad_norm = 0;
   std::optional<float> loss_scale{};  // of the next step, with float16
 
-  double loss() const { return samples ? loss_sum / static_cast<double>(samples) : 0; }
+  double loss() const { return samples ? plain(loss_sum / static_cast<double>(samples)) : 0; }
   double accuracy1() const { return samples ? 100.0 * static_cast<double>(top1) / static_cast<double>(samples) : 0; }
   double accuracy5() const { return samples ? 100.0 * static_cast<double>(top5) / static_cast<double>(samples) : 0; }
+
+  // NaN without a sign, which would be printed.
+  static double plain(double value) { return std::isnan(value) ? std::abs(value) : value; }
 };
 
 // Seconds of a replica's training steps since the last take_phase_times(). Each phase counts all time in which it

@@ -1,4 +1,6 @@
 // Spellings of options that people bring from torchvision, timm and tutorials.
+#include <tuple>
+
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
 #include "command_line/suggestion.h"
@@ -43,6 +45,20 @@ TEST_CASE("spellings of other programs mean the same as ours") {
       {{"--local_rank=0"}, {}},
   };
   for (const auto& [theirs, ours] : same) CHECK(config_of(theirs) == config_of(ours));
+}
+
+// The page of options says TEXT … or FLOAT … for them.
+TEST_CASE("options with several values take them one after another, separated by commas, or repeated") {
+  for (const auto& [option, first, second] :
+       {std::tuple("--freeze", "fc1.*", "fc2.bias"), {"--lr-milestones", "1", "2"}, {"--opt-betas", "0.8", "0.9"}}) {
+    const Words common{"--model", "mlp", "--lr-scheduler", "multistep", "--optimizer", "adamw"};
+    const std::string listed = config_of(common + Words{option, first, second});
+    CHECK_THAT(listed, Catch::Contains(second));
+    CHECK(config_of(common + Words{option, std::string(first) + "," + second}) == listed);
+    CHECK(config_of(Words{option, first, second} + common) == listed);
+    if (std::string(option) != "--opt-betas")  // it always has two values
+      CHECK(config_of(common + Words{option, first, option, second}) == listed);
+  }
 }
 
 TEST_CASE("a data set alone chooses a network that fits its images") {

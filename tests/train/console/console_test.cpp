@@ -1,6 +1,7 @@
 // The exact console lines and summary keys.
 #include "engine/train/console/console_text.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -27,6 +28,18 @@ dp::StepReport report() {
 TEST_CASE("progress lines look like torchvision's, and show the share of time spent waiting for data") {
   CHECK(dp::step_line(report()) ==
         "Epoch: [0]  [ 10/391]  eta: 0:00:12  lr: 0.1  img/s: 9843  data: 2 %  loss: 4.41 (4.52)  acc1: 4.0 (2.8)");
+}
+
+TEST_CASE("a loss that is not a number is printed without a sign") {
+  for (const double sign : {1.0, -1.0}) {
+    dp::StepReport nan = report();
+    nan.recent.loss_sum = nan.epoch_so_far.loss_sum = std::copysign(std::nan(""), sign);
+    CHECK_THAT(dp::step_line(nan), Catch::Contains("  loss: nan (nan)"));
+    dp::EpochReport epoch;
+    epoch.train = epoch.test.emplace().stats = nan.recent;
+    CHECK_THAT(dp::epoch_line(epoch, 10, 0), Catch::Contains("nan") && !Catch::Contains("-nan"));
+    CHECK_THAT(dp::eval_line(nan.recent, 10), Catch::Contains("nan") && !Catch::Contains("-nan"));
+  }
 }
 
 TEST_CASE("a progress line fits every terminal, and the loss is among the last columns to go") {
