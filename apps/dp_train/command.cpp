@@ -25,9 +25,12 @@ constexpr const char* kCommandLine = "command line";
 const std::vector<std::string> kShells{"bash", "zsh", "fish", "man"};
 // The options that these subcommands accept.
 const std::vector<std::string_view> kSelftestOptions{"gpus", "num-gpus", "cpu", "replicas-per-device", "engine"};
+const std::vector<std::string_view> kCheckOptions{"model",  "dataset", "data-path", "input", "classes",
+                                                  "images", "seed",    "workers",   "quiet", "no-progress"};
 const std::vector<std::string_view> kFetchOptions{"data-path", "quiet", "no-progress"};
 // dp_train's own options that a run records beside those of dp::run_options().
-const std::vector<std::string_view> kRecordedOptions{"model", "data-path", "input", "classes", "images"};
+const std::vector<std::string_view> kRecordedOptions{"model",  "data-path",  "classes-from", "input",
+                                                     "classes", "images", "bad-images"};
 
 // Options from one source: the record of a resumed run, a file, the command line.
 struct Layer {
@@ -48,8 +51,11 @@ bool excludes(const Row& row, const std::string& name) {
 
 // The option that is set: some options set the value of another one.
 std::string sets(const std::string& name) {
-  for (const auto& [form, option] :
-       {std::pair("sync-bn", "bn"), {"no-graphs", "graphs"}, {"batch-size-per-gpu", "batch-size"}, {"lr-scale", "lr"}})
+  for (const auto& [form, option] : {std::pair("sync-bn", "bn"),
+                                     {"no-graphs", "graphs"},
+                                     {"no-eval", "eval-every"},
+                                     {"batch-size-per-gpu", "batch-size"},
+                                     {"lr-scale", "lr"}})
     if (name == form) return option;
   return name;
 }
@@ -179,7 +185,7 @@ void record_data(Command& command) {
   command.trainer.record.emplace_back("data-path", full);
   // Once its names are those of the data, a run whose classes were matched by number has no need of that.
   if (command.classes_from == "data") command.trainer.record.emplace_back("classes-from", command.classes_from);
-  for (const char* const name : {"input", "classes", "images"})
+  for (const char* const name : {"input", "classes", "images", "bad-images"})
     command.trainer.record.emplace_back(name, command_table().get(name, command));
 }
 
@@ -195,6 +201,7 @@ Command completed(const Command& command, const std::vector<dp::RecordedOption>&
   Command result;
   result.estimate_memory = command.estimate_memory;
   result.selftest = command.selftest;
+  result.check_data = command.check_data;
   result.given = command.given, result.configured = command.configured;
   choose_model_and_dataset(choices, result);
   const dp::models::Recipe& recipe = dp::models::find(result.model).recipe;
@@ -225,6 +232,7 @@ const std::map<std::string, std::string>& other_programs_options() {
              {"--lr-gamma", {"--decay-rate", "--lr-decay"}},
              {"--lr-milestones or --lr-step-size", {"--decay-epochs", "--decay-milestones", "--lr-steps"}},
              {"--lr-warmup-epochs", {"--warmup", "--warmup-ratio", "--warmup-steps"}},
+             {"--no-eval", {"--no-test", "--no-val", "--no-validate", "--skip-eval", "--train-only"}},
              {"--max-steps", {"--limit-train-batches", "--num-steps"}},
              {"--num-gpus", {"--nproc-per-node", "--world-size"}},
              {"--output-dir", {"--log-dir", "--save-dir"}},
@@ -302,6 +310,11 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
       app.add_subcommand("selftest", "train a small network on the devices, check what they compute, and exit");
   selftest->callback([&] { command.selftest = true; });
   command_line::add_options(*selftest, command_table(), command, command.given, kSelftestOptions);
+  CLI::App* const check = app.add_subcommand(
+      "check-data",
+      "read every image of the data set on all cores, or -j threads; list the bad ones, and exit: 3 if there are any");
+  check->callback([&] { command.check_data = true; });
+  command_line::add_options(*check, command_table(), command, command.given, kCheckOptions);
   CLI::App* const report =
       app.add_subcommand("report", "write an HTML page about one run, or several side by side, and exit");
   report->add_option("run", command.report_runs, "the folder of a run, such as runs/digits; several are compared")
@@ -329,6 +342,7 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   use_registered_name(command.given, "model", dp::models::registry());
   use_registered_name(command.given, "dataset", dp::datasets::registry());
   if (command.selftest) refuse_others(command, "selftest", kSelftestOptions);
+  if (command.check_data) refuse_others(command, "check-data", kCheckOptions);
   if (!command.fetch.empty()) refuse_others(command, "fetch", kFetchOptions);
   if (!shell.empty()) {
     const std::string text =

@@ -19,6 +19,7 @@ struct Command {
   std::optional<std::string> input;             // C,H,W of synthetic images
   std::optional<std::int64_t> classes, images;  // of the synthetic data set
   std::string classes_from = "checkpoint";
+  std::optional<std::string> bad_images;        // "fail" or "skip"
 
   std::optional<std::string> gpus;
   std::optional<int> num_gpus, cpu;
@@ -33,6 +34,7 @@ struct Command {
   std::optional<std::string> output_dir, experiment;
 
   bool estimate_memory = false;            // subcommand estimate-memory
+  bool check_data = false;                 // subcommand check-data
   bool environment = false;                // subcommand env
   bool selftest = false;                   // subcommand selftest
   std::vector<std::string> report_runs{};  // subcommand report: folders

@@ -28,6 +28,13 @@ void add_what(Table& table) {
       .shown("60000");
 }
 
+void add_bad_images(Table& table) {
+  table
+      .add("bad-images", accepts::one_of({"fail", "skip"}), &Command::bad_images,
+           "imagefolder: fail, or skip: replace an image that cannot be read by the next of its class, and list it")
+      .shown("fail");
+}
+
 void add_devices(Table& table) {
   table.group("Devices");
   table.add("gpus,--gpu", accepts::text(), &Command::gpus, "ids (0,1), ranges (0-3), or all")
@@ -89,6 +96,14 @@ void add_other_forms(Table& table) {
 
 void add_run(Table& table) {
   table.group("The run");
+  table
+      .add(
+          "no-eval", accepts::flag(), "same as --eval-every 0", [](const Command&) { return OptionValue{}; },
+          [](Command& command, const OptionValue& on) {
+            if (std::get<bool>(on)) command.trainer.eval_every = 0;
+            return true;
+          })
+      .without({"eval-every", "evaluate"});
   table.add("output-dir", accepts::text("a folder"), &Command::output_dir, "folder of the run")
       .shown("runs/<time>_<model>");
   table.add("experiment", accepts::text(), &Command::experiment,
@@ -107,6 +122,7 @@ void add_run(Table& table) {
 Table make() {
   Table table;
   add_what(table);
+  add_bad_images(table);
   add_devices(table);
   add_processes(table);
   table.include(dp::run_options(), &Command::trainer);

@@ -2,6 +2,7 @@
 
 #include <dp/error.h>
 #include <charconv>
+#include <filesystem>
 #include <string_view>
 
 #include "output_folder.h"
@@ -29,6 +30,8 @@ dp::Shape parse_input(const std::string& text) {
 }
 
 void check_belongs(const Command& command, const std::string& dataset) {
+  if (command.bad_images == "skip" && dataset != "imagefolder")
+    usage("--bad-images skip requires --dataset imagefolder: the files of " + dataset + " are checked at the start");
   if (dataset == "synthetic") return;
   for (const auto& [flag, given] :
        {std::pair("--input", command.input.has_value()),
@@ -61,7 +64,14 @@ dp::DatasetPair match_classes(const Command& command, const dp::TrainerOptions& 
 
 dp::DatasetPair open_images(const Command& command, const std::string& dataset) {
   check_belongs(command, dataset);
-  if (dataset != "synthetic") return dp::datasets::find(dataset).open(command.data_path, command.trainer.parallel.seed);
+  if (dataset != "synthetic") {
+    std::string folder = command.data_path;
+    if (command.bad_images == "skip")  // the record of a resumed run has the same path, so each image is listed once
+      folder = std::filesystem::absolute(folder).lexically_normal().string();
+    dp::DatasetPair data = dp::datasets::find(dataset).open(folder, command.trainer.parallel.seed);
+    if (command.bad_images == "skip") data = {dp::replace_bad_images(data.train), dp::replace_bad_images(data.test)};
+    return data;
+  }
   const ImageFormat format = image_format(command, dataset);
   const std::int64_t count = command.images.value_or(kImages);
   return dp::datasets::synthetic(format.shape, format.classes, count, (count + 5) / 6, command.trainer.parallel.seed);

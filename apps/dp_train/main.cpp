@@ -9,6 +9,7 @@
 #include <optional>
 #include <thread>
 
+#include "check_data.h"
 #include "command.h"
 #include "command_line/commit.h"
 #include "devices.h"
@@ -149,6 +150,10 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
   if (command.environment) {
     std::printf("dp_train    %s\n%s", DP_VERSION, dp::describe_environment().c_str());
     return code_of(signals);
+  }
+  if (command.check_data) {
+    const bool good = check_data(command);
+    return good || signals.received.load() != 0 ? code_of(signals) : static_cast<int>(dp::ErrorCode::data);
   }
   check_processes(command);
   if (command.selftest) {

@@ -27,6 +27,8 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
   require(!options.measure_split || options.parallel.split != Split::chunk, "measure_split excludes Split::chunk");
   require(!options.measure_split || !options.parallel.process_group,
           "--split auto requires one process (--engine dp): ranks have shards of equal size");
+  require(options.eval_every > 0 || options.patience == 0,
+          "--patience counts evaluations, and --no-eval leaves them out; remove one of both");
   engine::check(options.optimizer);
   require(std::ranges::is_sorted(options.schedule.milestones),
           "--lr-milestones: the epochs must be in ascending order");

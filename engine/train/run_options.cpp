@@ -79,8 +79,8 @@ void add_order(Table& table) {
 }
 
 void add_evaluations(Table& table) {
-  table.add("eval-every", accepts::whole(1, kBillion), &Options::eval_every,
-            "epochs between evaluations; the last epoch is always evaluated");
+  table.add("eval-every", accepts::whole(0, kBillion), &Options::eval_every,
+            "epochs between evaluations; the last epoch is always evaluated; 0: no evaluation");
   table
       .add("patience", accepts::whole(1, kBillion), &Options::patience,
            "end the run after N evaluations without a better top-1")

@@ -7,6 +7,7 @@
 #include "dp/error.h"
 #include "dp/process_group.h"
 #include "engine/base/atomic_text.h"
+#include "engine/train/bad_images.h"
 #include "engine/train/check_options.h"
 #include "engine/train/data_identity.h"
 #include "engine/train/host_memory.h"
@@ -191,6 +192,12 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
     report->alone = true;
     if (callbacks.on_eval) callbacks.on_eval(*report);
     set_result(summary, report->stats);
+  }
+  if (state_->data.test->replaced()) {
+    BadImages bad;
+    const auto replaced = bad.collect(*state_->data.test, options.parallel.process_group.get());
+    if (!replaced.empty()) notice(to_notice(replaced, ""));
+    summary.bad_images.emplace(bad.all().begin(), bad.all().end());
   }
   summary.weights_sha256 = weights_sha256(state_->net.weights());
   if (report && !options.summary_file.empty()) write_file_atomically(options.summary_file, to_json(summary) + "\n");

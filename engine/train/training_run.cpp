@@ -98,6 +98,7 @@ RunSummary TrainingRun::execute() {
 }
 
 RunSummary TrainingRun::conclude() {
+  list_bad_images();
   RunSummary result = summary();
   const std::string text = to_json(result) + "\n";
   if (folder_.writes()) {
@@ -148,6 +149,7 @@ void TrainingRun::train() {
       break;
     }
     report_epoch();
+    list_bad_images();
     if (evaluates) state_.since_best = last_eval_->best ? 0 : state_.since_best + 1;
     if (state_.batch_in_epoch == batches_) ++state_.epoch, state_.batch_in_epoch = 0;
     const bool due = (options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0) ||
@@ -156,7 +158,8 @@ void TrainingRun::train() {
     if (due && !finished()) save_last(false);
   }
   if (out_of_patience()) notice("ended " + end());
-  if (!last_eval_ && !interrupted_) interrupted_ = !evaluate();  // no steps were left to train
+  if (!last_eval_ && !interrupted_ && options_.eval_every > 0)  // no steps were left to train
+    interrupted_ = !evaluate();
   if (interrupted_ && !alone_) failure_ = stop_.cause();
   if (unsaved_ && (failure_.empty() || trained())) save_last(/*must=*/failure_.empty());
 }
@@ -173,6 +176,7 @@ std::string TrainingRun::end() const {
 
 // After an epoch, or a part of one.
 bool TrainingRun::evaluation_due() const {
+  if (options_.eval_every == 0) return false;
   const std::int64_t epochs = state_.epoch + 1;
   return ended_ || out_of_steps() || epochs >= options_.epochs || epochs % options_.eval_every == 0;
 }
@@ -427,6 +431,8 @@ RunSummary TrainingRun::summary() const {
   if (last_eval_) set_result(summary, last_eval_->stats);
   summary.weights_sha256 = weights_sha256(net_.weights());
   if (folder_.writes()) summary.checkpoint = folder_.checkpoint("last");
+  if (train_.dataset().replaced() || test_.dataset().replaced())
+    summary.bad_images.emplace(bad_images_.all().begin(), bad_images_.all().end());
   summary.interrupted = interrupted_;
   summary.end = end();
   if (options_.profile) summary.layers = net_.layer_times();

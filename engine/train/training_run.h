@@ -10,6 +10,7 @@
 
 #include "dp/trainer.h"
 #include "engine/base/atomic_text.h"
+#include "engine/train/bad_images.h"
 #include "engine/train/meter.h"
 #include "engine/train/record/run_folder.h"
 #include "engine/train/report/predictions.h"
@@ -54,6 +55,7 @@ class TrainingRun {
   // After an error outside the replicas: saves and concludes, if this run has trained and the weights can be read.
   void keep_finished_steps(const std::string& failure) noexcept;
   void report_kept() const;
+  void list_bad_images();  // that were replaced since the last call
   bool trained() const { return state_.step > first_step_; }
   void begin_folder(std::optional<std::int64_t> continued_from);
   RunSummary summary() const;
@@ -79,6 +81,7 @@ class TrainingRun {
   bool writes_ = false;                 // whether rank 0 writes a run folder
   FileHandle summary_end_, trace_end_;  // see require_writable()
   StopRequest stop_, finish_;
+  BadImages bad_images_;
   nlohmann::ordered_json config_;
   nlohmann::ordered_json resumption_;  // its line of metrics.jsonl; null in a new run
   std::int64_t batches_;               // per epoch

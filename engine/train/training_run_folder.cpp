@@ -3,10 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <utility>
 
 #include "dp/error.h"
 #include "dp/report.h"
+#include "engine/base/text.h"
 #include "engine/train/busy.h"
 #include "engine/train/data_identity.h"
 #include "engine/train/passes.h"
@@ -23,6 +27,8 @@ namespace {
 std::string text_of(const nlohmann::ordered_json& config) {
   return config.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }
+
+constexpr std::int64_t kMuchTest = 4;  // times the training images
 
 bool had_average(const Resumed& resumed) { return !resumed.checkpoint.average.empty(); }
 
@@ -60,6 +66,10 @@ void TrainingRun::begin() {
         ErrorCode::usage,
         "'" + folder_.path() + "' already contains a run; continue with --resume auto, or choose another --output-dir");
   if (options_.dry_run) most_steps_ = state_.step + 1;
+  const std::int64_t trained = (most_steps_ - state_.step) * options_.batch_size, tested = test_.dataset().size();
+  if (trained > 0 && !options_.dry_run && options_.eval_every > 0 && tested > kMuchTest * trained)
+    notice(fmt::format("{} images are evaluated after the {} steps; --no-eval leaves that out", with_separators(tested),
+                       most_steps_ - state_.step));
   prepare_batches(net_, &train_, test_, options_.optimizer, callbacks_.on_work);
   store_logits();
   if (callbacks_.on_start) callbacks_.on_start(net_, options_);
@@ -68,6 +78,9 @@ void TrainingRun::begin() {
 
 void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
   if (!folder_.writes()) return;
+  const std::string bad_images = folder_.path() + "/bad_images.txt";
+  if (std::ifstream listed(bad_images); continued_from && listed)
+    bad_images_.add_listed({std::istreambuf_iterator<char>(listed), {}});
   const nlohmann::ordered_json data = to_record(*state_.data);
   environment_["data"]["identity"] = data;
   folder_.begin(provenance_comment(environment_) + to_toml(config_) + to_toml({{"data", data}}), continued_from);
@@ -87,6 +100,16 @@ void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
     folder_.events().add(state_.step, memory);
   });
   if (!resumption_.is_null()) record(resumption_);
+}
+
+void TrainingRun::list_bad_images() {
+  ProcessGroup* const others = alone_ ? nullptr : group();
+  std::vector<std::string> added = bad_images_.collect(train_.dataset(), others);
+  for (std::string& fault : bad_images_.collect(test_.dataset(), others)) added.push_back(std::move(fault));
+  if (added.empty()) return;
+  const std::string file = folder_.writes() ? folder_.path() + "/bad_images.txt" : "";
+  if (folder_.writes()) write_record([&] { write_file_atomically(file, bad_images_.text()); });
+  notice(to_notice(added, file));
 }
 
 // Converts the position in the epoch to the batch size of this run.

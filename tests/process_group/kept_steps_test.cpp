@@ -53,9 +53,8 @@ std::string train_in(const std::string& folder) {
 // Trains with samples that throw. Returns the step of the checkpoint, or 0 if there is none.
 std::int64_t saved_step(const std::string& folder, const DatasetPair& data, int failing) {
   std::vector<std::int64_t> steps(2, -1);
-  const std::vector<RankFailure> failures = on_ranks(2, [&](const auto& group) {
-    Trainer(linear(), data, options_in(folder, group)).run();
-  });
+  const std::vector<RankFailure> failures =
+      on_ranks(2, [&](const auto& group) { Trainer(linear(), data, options_in(folder, group)).run(); });
   for (int rank = 0; rank < 2; ++rank) {
     const RankFailure& failure = failures[static_cast<std::size_t>(rank)];
     INFO("rank " << rank << ": " << failure.text);
@@ -98,9 +97,8 @@ TEST_CASE("ddp: a test sample that one rank cannot read ends all ranks after the
 
 TEST_CASE("ddp: a test sample that one rank cannot read is an error of a lone evaluation") {
   const DatasetPair data{data_of(64), data_of(300, 299)};
-  const std::vector<RankFailure> failures = on_ranks(2, [&](const auto& group) {
-    Trainer(linear(), data, options_in("", group)).evaluate();
-  });
+  const std::vector<RankFailure> failures =
+      on_ranks(2, [&](const auto& group) { Trainer(linear(), data, options_in("", group)).evaluate(); });
   for (const RankFailure& failure : failures) CHECK(failure.text.find(SpoiledDataset::kFault) != std::string::npos);
 }
 

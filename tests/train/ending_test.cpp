@@ -1,7 +1,9 @@
 // How a run ends: evaluations every few epochs, early stopping, and an end that a callback asks for.
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "support/catch.h"
+#include "train/expect_error.h"
 #include "train/tiny_run.h"
 
 namespace {
@@ -42,6 +44,48 @@ TEST_CASE("a run evaluates every few epochs, and after its last") {
   CHECK(evaluated(options) == std::vector<std::int64_t>{5});
   options.max_steps = 10;
   CHECK(evaluated(options) == std::vector<std::int64_t>{1});
+}
+
+TEST_CASE("a run without evaluations has no test result and no best checkpoint, and resumes without one") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.schedule.kind = ScheduleKind::constant;
+  options.eval_every = 0;
+  options.max_steps = 10;
+  RunSummary summary;
+  CHECK(evaluated(options, &summary).empty());
+  CHECK(summary.end == "complete");
+  CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 10);
+  CHECK_FALSE(std::filesystem::exists(temp / "checkpoints/best"));
+  CHECK(nlohmann::json::parse(read_text(temp / "summary.json"))["top1"].is_null());
+  options.max_steps = 0;
+  options.resume = "auto";
+  CHECK(evaluated(options, &summary).empty());
+  CHECK(evaluated(options, &summary).empty());  // nothing is left to train
+  TrainerOptions whole = tiny_options();
+  whole.schedule.kind = ScheduleKind::constant;
+  CHECK(tiny_run(whole).weights_sha256 == summary.weights_sha256);
+  whole.eval_every = 0, whole.patience = 1;
+  dp::test::expect_error(ErrorCode::usage, {"--patience", "--no-eval"}, [&] { tiny_run(whole); });
+}
+
+TEST_CASE("a short run says beforehand that a large test set will be evaluated") {
+  const DatasetPair data = datasets::digits(300, 1000);
+  const auto said = [&](std::int64_t steps, std::int64_t eval_every) {
+    TrainerOptions options = tiny_options();
+    options.max_steps = steps;
+    options.eval_every = eval_every;
+    std::string before;
+    bool trained = false;
+    TrainerCallbacks callbacks;
+    callbacks.on_step = [&](const StepReport&) { trained = true; };
+    callbacks.on_message = [&](const std::string& text) { before += trained ? "" : text; };
+    Trainer(dp::test::tiny_model(), data, options).run(callbacks);
+    return before;
+  };
+  CHECK(said(3, 1) == "1,000 images are evaluated after the 3 steps; --no-eval leaves that out");
+  CHECK(said(3, 0).empty());
+  CHECK(said(7, 1).empty());
 }
 
 TEST_CASE("a run without a better evaluation ends once its patience is out, with a complete summary") {

@@ -101,7 +101,8 @@ TEST_CASE("a test sample that cannot be read ends the run with its finished step
 
 TEST_CASE("a test sample that cannot be read is an error of a lone evaluation") {
   TrainerOptions options = tiny_options();
-  Trainer trainer(tiny_model(), {tiny_digits().train, std::make_shared<SpoiledDataset>(tiny_digits().test, 5)}, options);
+  Trainer trainer(tiny_model(), {tiny_digits().train, std::make_shared<SpoiledDataset>(tiny_digits().test, 5)},
+                  options);
   expect_error(ErrorCode::data, {kFault}, [&] { trainer.evaluate(); });
 }
 
@@ -127,7 +128,10 @@ TEST_CASE("an exception of any callback is rethrown as it is, after the finished
     callbacks.on_checkpoint = [&](const std::string&) { fail("checkpoint", true); };
     CHECK_THROWS_AS(tiny_run(options, callbacks), Broken);
     const bool second = wanted == "eval" || wanted == "average";
-    check_kept(temp, options, wanted == "step" ? 4 : second ? 2 * kTinyBatches : kTinyBatches,
+    check_kept(temp, options,
+               wanted == "step" ? 4
+               : second         ? 2 * kTinyBatches
+                                : kTinyBatches,
                "the embedder is broken");
   }
 }

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -49,6 +51,8 @@ class Dataset {
   virtual std::string sample_id(std::int64_t) const { return {}; }
   // Files in the data set's folders that are not images: each file ending (".gif"), and how many files have it.
   virtual std::vector<std::pair<std::string, std::int64_t>> passed_over() const { return {}; }
+  // With replace_bad_images(): the faults of the images that were replaced so far, with their paths. Otherwise none.
+  virtual std::optional<std::vector<std::string>> replaced() const { return std::nullopt; }
 
   // A copy of one image, without augmentation.
   std::vector<std::uint8_t> image(std::int64_t index) const {
@@ -67,6 +71,14 @@ struct ImageSet {
 // Reads all images with `threads` threads. Error(usage) if the data set varies its images, or if its normalisation does
 // not fit them.
 std::shared_ptr<const ImageSet> read_images(const Dataset& dataset, int threads = 1);
+
+// The same data set, but an image whose read() throws Error(data) is replaced by the next readable image of its class,
+// in the order of the data set; read() throws if there is none.
+std::shared_ptr<const Dataset> replace_bad_images(std::shared_ptr<const Dataset> dataset);
+// Reads every image with `threads` threads (0: one per core). Returns the faults of the images that cannot be read,
+// with their paths, in the order of the data set. `on_progress` is called with the number of images read so far.
+std::vector<std::string> find_bad_images(const Dataset& dataset, int threads = 0,
+                                         const std::function<void(std::int64_t)>& on_progress = {});
 
 struct DatasetPair {
   std::shared_ptr<const Dataset> train;

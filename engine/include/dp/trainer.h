@@ -57,7 +57,7 @@ struct TrainerOptions {
   bool profile = false;         // adds the time of each layer in the traced steps to the summary
   bool dry_run = false;         // one training and one evaluation batch, no run folder
   int print_freq = 10;          // steps between on_step calls; 0: only after the last of an epoch
-  std::int64_t eval_every = 1;  // epochs between evaluations; the last epoch is always evaluated
+  std::int64_t eval_every = 1;  // epochs between evaluations; the last epoch is always evaluated. 0: no evaluation
   std::int64_t patience = 0;    // end the run after this many evaluations without a better top-1; 0: never
   // Further options to record in the run's config, by name: those of the program. A resumed run gets them back from
   // recorded_options().
@@ -131,6 +131,8 @@ struct RunSummary {
   bool interrupted = false;       // by a stop or an error, before the run was complete
   std::string end = "complete";   // or "interrupted", "early: " and the reason, "error: " and the message
   std::vector<LayerTime> layers;  // with TrainerOptions::profile
+  // Faults of replaced images, sorted; none without replace_bad_images(). The file has the number and the first 100.
+  std::optional<std::vector<std::string>> bad_images;
   // Not written to the file:
   std::int64_t classes = 0;
   std::string output_dir;

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 
@@ -273,7 +274,11 @@ std::string summary_text(const RunSummary& summary, const std::string& devices, 
   if (summary.skipped_steps > 0)
     out += fmt::format("{} of {} steps were skipped: a loss or gradient was not finite\n", summary.skipped_steps,
                        summary.steps);
-  if (!summary.interrupted)
+  if (summary.bad_images && !summary.bad_images->empty())
+    out += fmt::format("Bad images: {}, replaced by others of their class\n", summary.bad_images->size());
+  if (!summary.interrupted && std::isnan(summary.top1))
+    out += "Result: not evaluated\n";
+  else if (!summary.interrupted)
     out += fmt::format("Result: Acc@1 {:.3f}{}  loss {:.3g}\n", summary.top1,
                        summary.classes > 5 ? fmt::format(" Acc@5 {:.3f}", summary.top5) : "", summary.test_loss);
   if (!summary.output_dir.empty()) out += fmt::format("run folder {}\n", printable(summary.output_dir));

@@ -1,4 +1,6 @@
 // summary.json.
+#include <algorithm>
+
 #include "engine/base/text.h"
 
 #include "dp/trainer.h"
@@ -30,6 +32,13 @@ std::string to_json(const RunSummary& summary) {
   json["checkpoint"] = summary.checkpoint;
   json["interrupted"] = summary.interrupted;
   json["end"] = summary.end;
+  if (summary.bad_images) {
+    constexpr std::size_t kListed = 100;
+    json["bad_images"] = summary.bad_images->size();
+    json["bad_image_list"] = nlohmann::ordered_json::array();
+    for (std::size_t i = 0; i < std::min(summary.bad_images->size(), kListed); ++i)
+      json["bad_image_list"].push_back((*summary.bad_images)[i]);
+  }
   for (const LayerTime& layer : summary.layers)
     json["layers"].push_back({{"name", layer.name},
                               {"implementation", layer.implementation},

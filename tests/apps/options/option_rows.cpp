@@ -100,6 +100,7 @@ std::vector<OptionRow> data_rows() {
       {"--input", {"--input", "1,6,5"}, {"input = \"1,6,5\""}, Weights::other, Setting::synthetic},
       {"--classes", {"--classes", "6"}, {"classes = 6"}, Weights::other, Setting::synthetic},
       {"--images", {"--images", "30"}, {"images = 30"}, Weights::other, Setting::synthetic},
+      {"--bad-images", {"--bad-images", "fail"}, {"bad-images = \"fail\""}, Weights::same},
       {"--seed", {"--seed", "7"}, {"seed = 7"}, Weights::other},
       // On CPUs the order of reduction is fixed without the flag.
       {"--deterministic", {"--deterministic"}, {"deterministic = true"}, Weights::same},
@@ -176,6 +177,18 @@ std::vector<OptionRow> run_rows() {
        [](const Ran& base, const Ran& run) {
          CHECK(base.lines("eval") == 2);
          CHECK(run.lines("eval") == 1);
+       }},
+      {"--no-eval",
+       {"--no-eval"},
+       {"eval-every = 0"},
+       Weights::same,
+       Setting::mlp,
+       {},
+       [](const Ran& base, const Ran& run) {
+         CHECK(base.lines("eval") == 2);
+         CHECK(run.lines("eval") == 0);
+         CHECK(run.summary["top1"].is_null());
+         CHECK_THAT(run.outcome.out, Catch::Contains("Result: not evaluated"));
        }},
       {"--patience",
        {"--patience", "2"},
@@ -311,6 +324,8 @@ std::vector<AloneRow> alone_rows() {
        2,
        {"--epochs is not an option of fetch; dp_train fetch --help lists those"}},
       {"env", {"env"}, 0, {"dp_train "}},
+      {"check-data", {"check-data", "--dataset", "synthetic", "--images", "60"}, 0, {"70 images read, 0 of them bad"}},
+      {"check-data", {"--lr", "1", "check-data"}, 2, {"--lr has no effect on check-data"}},
       {"selftest", {"selftest", "--cpu", "2"}, 0, {"devices: cpu, cpu", "selftest: all checks passed"}},
       {"selftest", {"selftest", "--lr", "1"}, 2, {"--lr is not an option of selftest"}},
       {"selftest", {"--lr", "1", "selftest"}, 2, {"--lr has no effect on selftest"}},

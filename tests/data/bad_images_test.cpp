@@ -1,0 +1,48 @@
+// Images that cannot be read: replaced by the next of their class, or found beforehand.
+#include "data/small_dataset.h"
+#include "dp/error.h"
+#include "support/catch.h"
+#include "train/spoiled_dataset.h"
+
+namespace {
+
+using namespace dp;
+using dp::test::SmallDataset;
+using dp::test::SpoiledDataset;
+
+TEST_CASE("a bad image is replaced by the next of its class, the last one by the first") {
+  const auto whole = std::make_shared<SmallDataset>(25);  // sample i has class i % 10
+  for (const auto& [bad, instead] : {std::pair(3, 13), {13, 23}, {23, 3}, {9, 19}, {19, 9}}) {
+    const auto replaced = replace_bad_images(std::make_shared<SpoiledDataset>(whole, bad));
+    CHECK(replaced->replaced()->empty());
+    for (int read = 0; read < 2; ++read) CHECK(replaced->image(bad) == whole->image(instead));
+    CHECK(replaced->label(bad) == whole->label(instead));
+    CHECK(*replaced->replaced() == std::vector<std::string>{SpoiledDataset::kFault});
+    for (int other = 0; other < 25; ++other)
+      if (other != bad) CHECK(replaced->image(other) == whole->image(other));
+  }
+}
+
+TEST_CASE("a bad image without another of its class is an error, and so is what no image file causes") {
+  const auto small = std::make_shared<SmallDataset>(5);
+  const auto alone = replace_bad_images(std::make_shared<SpoiledDataset>(small, 4));
+  CHECK_THROWS_AS(alone->image(4), Error);
+  small->throwing = {2};  // not Error(data)
+  CHECK_THROWS_AS(replace_bad_images(small)->image(2), std::runtime_error);
+}
+
+TEST_CASE("bad images are found in the order of the data set, with any number of threads") {
+  const auto small = std::make_shared<SmallDataset>(100);
+  const auto twice = std::make_shared<SpoiledDataset>(std::make_shared<SpoiledDataset>(small, 70), 7);
+  for (const int threads : {0, 1, 3, 200}) {
+    std::vector<std::int64_t> progress;
+    const auto faults = find_bad_images(*twice, threads, [&](std::int64_t done) { progress.push_back(done); });
+    CHECK(faults == std::vector<std::string>(2, SpoiledDataset::kFault));
+    CHECK(progress.back() == 100);
+    CHECK(std::is_sorted(progress.begin(), progress.end()));
+  }
+  small->bad_label = 5;
+  CHECK(find_bad_images(*small).size() == 1);
+}
+
+}  // namespace
