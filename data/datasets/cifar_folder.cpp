@@ -76,16 +76,22 @@ fs::path find_place(const Edition& edition, const std::string& folder) {
     if (found > 0 && lacking.empty()) return place;
     if (found > 0 && incomplete.empty()) incomplete = place.string() + " lacks " + lacking;
   }
-  const std::string instead = cifar_found_instead({places[0], places[1]}, edition.name);
-  if (!incomplete.empty()) throw missing(edition, folder, incomplete + instead);
   std::error_code ignored;
   const bool is_file = fs::is_regular_file(places[0], ignored);
-  throw missing(edition, folder,
-                "no files in " + places[0].string() +
-                    (is_file                                ? " (a file, not a folder)"
-                     : fs::is_directory(places[0], ignored) ? ""
-                                                            : " (no such folder)") +
-                    " or " + places[1].string() + instead);
+  const std::string usable = is_file ? places[0].parent_path().string() : folder;
+  const FoundInstead instead = cifar_found_instead({usable, places[1]}, edition.name);
+  std::string what = incomplete;
+  if (what.empty())
+    what = is_file
+               ? folder + " is a file, not a folder"
+               : "no files in " + places[0].string() +
+                     (fs::is_directory(places[0], ignored) ? "" : " (no such folder)") + " or " + places[1].string();
+  if (!instead.archive.empty())
+    throw Error(ErrorCode::data, std::string(edition.name) + ": " + what + "; " + instead.archive +
+                                     " is not unpacked: run `tar -xf " + instead.archive + " -C " +
+                                     fs::path(instead.archive).parent_path().string() +
+                                     "`, and set --data-path to that folder");
+  throw missing(edition, usable, what + instead.text);
 }
 
 std::shared_ptr<const Dataset> open_part(const Edition& edition, const fs::path& place,

@@ -33,7 +33,8 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 }
 
 // `what`: what an entry is; empty if it is nothing known.
-std::string found_instead(const std::vector<fs::path>& places, const std::function<std::string(const fs::path&)>& what) {
+std::string found_instead(const std::vector<fs::path>& places,
+                          const std::function<std::string(const fs::path&)>& what) {
   constexpr std::size_t kMostNamed = 3;
   std::string text;
   std::size_t count = 0;
@@ -61,6 +62,8 @@ constexpr const char* kImageFolder = "a folder of classes, as --dataset imagefol
 
 // --- CIFAR
 
+constexpr const char* kArchive = "an archive that is not unpacked";
+
 std::string cifar_kind(const fs::path& path, const std::string& dataset) {
   const std::string name = lower(path.filename().string());
   std::error_code ignored;
@@ -81,9 +84,7 @@ std::string cifar_kind(const fs::path& path, const std::string& dataset) {
     const bool hundred = has(name, "cifar-100") || has(name, "cifar100");
     if (hundred != (dataset == "cifar100"))
       return hundred ? "the archive of CIFAR-100: --dataset cifar100" : "the archive of CIFAR-10: --dataset cifar10";
-    if (!has(name, "tar") && !name.ends_with(".tgz")) return "an archive that is not unpacked";
-    return "an archive that is not unpacked; unpack it with `tar -xf " + path.string() + " -C " +
-           path.parent_path().string() + "`";
+    return has(name, "tar") || name.ends_with(".tgz") ? kArchive : "an archive";
   }
   if (name == "batches.meta" || name == "meta" || name == "data_batch_1" || name == "test_batch")
     return "a file of the Python edition; the binary one is read";
@@ -150,8 +151,14 @@ std::string mnist_kind(const fs::path& path) {
 
 }  // namespace
 
-std::string cifar_found_instead(const std::vector<fs::path>& places, const std::string& dataset) {
-  return found_instead(places, [&](const fs::path& path) { return cifar_kind(path, dataset); });
+FoundInstead cifar_found_instead(const std::vector<fs::path>& places, const std::string& dataset) {
+  FoundInstead found;
+  found.text = found_instead(places, [&](const fs::path& path) {
+    const std::string kind = cifar_kind(path, dataset);
+    if (kind == kArchive) found.archive = path.string();
+    return kind;
+  });
+  return found;
 }
 
 std::string mnist_found_instead(const std::vector<fs::path>& places) { return found_instead(places, mnist_kind); }

@@ -58,7 +58,8 @@ std::shared_ptr<const Dataset> relabelled(const std::shared_ptr<const Dataset>& 
     if (at == numbers.end())
       throw Error(ErrorCode::data, "the data set has the class '" + printable(name) + "', which is not among the " +
                                        std::to_string(classes.size()) +
-                                       " classes of the weights; rename or remove it, or train a new classifier with --init FILE --init-partial");
+                                       " classes of the weights; rename or remove it, or train a new classifier with "
+                                       "--init FILE --init-partial");
     labels.push_back(at->second);
   }
   return std::make_shared<Relabelled>(part, classes, std::move(labels));

@@ -166,9 +166,11 @@ std::vector<std::string> changed_samples(const DataIdentity& had, const DataIden
   if (!now.train_fingerprint.empty() && had.train_fingerprint != now.train_fingerprint)
     changes.push_back("the training images are not those of the checkpoint" +
                       changed_number(had.train_counts, now.train_counts) +
-                      (inside_epoch ? "; the order of this epoch differs, so some images are read twice and others "
-                                      "never; a checkpoint from the end of an epoch avoids that"
-                                    : ""));
+                      (!inside_epoch ? ""
+                       : total(had.train_counts) != total(now.train_counts)
+                           ? "; the order of this epoch differs, so some images are read twice and others never"
+                           : "; if files were renamed or replaced, the order of this epoch differs, so some images are "
+                             "read twice and others never"));
   if (had.test_fingerprint != now.test_fingerprint)
     changes.push_back("the test images are not those of the checkpoint" +
                       changed_number(had.test_counts, now.test_counts) +

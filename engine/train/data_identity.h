@@ -20,8 +20,8 @@ DataIdentity identity_of(const Dataset* train, const Dataset& test);
 std::vector<std::string> recorded_names(const Dataset& dataset);
 
 // Error(data) with the names that differ, unless both lists are equal or one is empty. `source` begins the message:
-// "checkpoint 'run'". `by_position`: a notice instead if the lists have equal lengths and every name of both has the same
-// number in them.
+// "checkpoint 'run'". `by_position`: a notice instead if the lists have equal lengths and every name of both has the
+// same number in them.
 void require_same_classes(const std::string& source, const std::vector<std::string>& had,
                           const std::vector<std::string>& now, bool by_position,
                           const std::function<void(const std::string&)>& notice);

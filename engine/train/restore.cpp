@@ -199,7 +199,8 @@ bool has_other_classes(const TrainerOptions& options, const std::vector<std::str
     return false;
   } catch (const Error& error) {
     if (!options.init_partial) throw;
-    if (notice) notice("the classifier is not loaded: " + std::string(error.what()));
+    const std::string what = error.what();
+    if (notice) notice("the classifier is not loaded: " + what.substr(0, what.find("; ")));
     return true;
   }
 }

@@ -43,7 +43,8 @@ TEST_CASE("a renamed class folder is refused with both lists of names, in both e
   const Zoo zoo;
   zoo.rename("bee", "wasp");
   const std::string both = "has the classes 'bee', 'cow', 'dog', but the data set has 'cow', 'dog', 'wasp'; ";
-  for (const Words& words : {Words{"--resume", "run", "-e"}, {"--resume", "run", "--epochs", "2"},
+  for (const Words& words : {Words{"--resume", "run", "-e"},
+                             {"--resume", "run", "--epochs", "2"},
                              {"--resume", "run", "-e", "--engine", "ddp"}}) {
     const Outcome refused = zoo.run(words);
     CHECK(refused.code == 3);

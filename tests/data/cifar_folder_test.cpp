@@ -109,15 +109,22 @@ TEST_CASE("other editions, archives and sets in place of CIFAR are named with wh
   CHECK_THAT(said(*with("batches.meta")), Catch::Contains("a file of the Python edition"));
   CHECK_THAT(said(*with("cifar-10-batches-mat/readme.html")), Catch::Contains("the MATLAB edition"));
   const auto packed = with("cifar-10-binary.tar.gz");
-  CHECK_THAT(said(*packed), Catch::Contains("an archive that is not unpacked; unpack it with `tar -xf " +
-                                            packed->path() + "/cifar-10-binary.tar.gz -C " + packed->path() + "`"));
+  const std::string archive = packed->path() + "/cifar-10-binary.tar.gz", place = packed->path();
+  const std::string unpack = "; " + archive + " is not unpacked: run `tar -xf " + archive + " -C " + place +
+                             "`, and set --data-path to that folder";
+  CHECK_THAT(said(*packed), Catch::EndsWith(unpack));
+  CHECK(data_refusal([&] { dp::datasets::cifar10(archive); }) ==
+        "cifar10: " + archive + " is a file, not a folder" + unpack);
   CHECK_THAT(said(*packed, true), Catch::Contains("the archive of CIFAR-10: --dataset cifar10"));
-  CHECK_THAT(said(*with("CIFAR-100-binary.tgz"), true), Catch::Contains("unpack it with `tar -xf "));
+  CHECK_THAT(said(*with("CIFAR-100-binary.tgz"), true), Catch::Contains("run `tar -xf "));
   CHECK_THAT(said(*with("cifar-10-python.tar.gz")), Catch::Contains("an archive of the Python edition"));
   CHECK_THAT(said(*with("cifar-100-binary/train.bin")), Catch::Contains("CIFAR-100: --dataset cifar100"));
   CHECK_THAT(said(*with("train/cat/1.png")), Catch::Contains("a folder of classes, as --dataset imagefolder reads"));
   CHECK(said(*with("notes.txt")).find("found") == std::string::npos);
   const TemporaryFolder file;
   file.write("archive", {});
-  CHECK_THAT(data_refusal([&] { dp::datasets::cifar10(file / "archive"); }), Catch::Contains("(a file, not a folder)"));
+  CHECK_THAT(
+      data_refusal([&] { dp::datasets::cifar10(file / "archive"); }),
+      Catch::Contains("archive is a file, not a folder; download them with `dp_train fetch cifar10 --data-path " +
+                      file.path() + "`"));
 }

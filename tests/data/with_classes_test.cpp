@@ -1,6 +1,6 @@
 // Labels by the class names of another list.
-#include "data/refusal.h"
 #include "data/memory_dataset.h"
+#include "data/refusal.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
 #include "support/catch.h"
@@ -32,10 +32,13 @@ TEST_CASE("labels follow the names of another list, which may have further class
 }
 
 TEST_CASE("classes that the list lacks, repeated names and data sets without names are refused") {
-  CHECK_THAT(data_refusal([&] { dp::with_classes(pair_of({"cow", "bee", "wasp"}), {"bee", "cow", "dog"}); }),
+  CHECK_THAT(data_refusal([&] {
+               dp::with_classes(pair_of({"cow", "bee", "wasp"}), {"bee", "cow", "dog"});
+             }),
              Catch::StartsWith("the data set has the class 'wasp', which is not among the 3 classes of the weights; "));
   CHECK_THROWS_WITH(dp::with_classes(pair_of({}), {"a"}), Catch::Contains("no class names"));
-  CHECK_THROWS_WITH(dp::with_classes(pair_of({"a", "a", "b"}), {"a", "b"}), Catch::Contains("two classes are named 'a'"));
+  CHECK_THROWS_WITH(dp::with_classes(pair_of({"a", "a", "b"}), {"a", "b"}),
+                    Catch::Contains("two classes are named 'a'"));
   CHECK_THROWS_WITH(dp::with_classes(pair_of({"a", "b", "c"}), {"a", "b", "c", "b"}),
                     Catch::Contains("two classes are named 'b'"));
 }

@@ -126,6 +126,7 @@ TEST_CASE("weights of a checkpoint record their classes, and --init compares the
     options.init_partial = true;  // the classifier keeps its initial values
     const Said partial = run(named(kMoved), options, true);
     CHECK_THAT(partial.text, Catch::StartsWith("the classifier is not loaded: '" + options.init + "' has the classes"));
+    CHECK(partial.text.find("--init-partial") == std::string::npos);  // advice that was followed
     Trainer untrained(tiny_model(), named(kMoved), tiny_options());
     CHECK(partial.summary.weights_sha256 != weights_sha256(untrained.net().weights()));
     CHECK(run(named(kDigitNames), options, true).summary.weights_sha256 != partial.summary.weights_sha256);
@@ -246,8 +247,9 @@ TEST_CASE("of long lists of classes only the difference is shown") {
 TEST_CASE("names of a data set that are too few, or other ones for its test set, are refused") {
   const auto make = [](const DatasetPair& data) { Trainer(tiny_model(), data, tiny_options()); };
   expect_error(ErrorCode::usage, {"the data set has 10 classes, but names 2"}, [&] { make(named({"a", "b"})); });
-  expect_error(ErrorCode::usage, {"name their classes differently"},
-               [&] { make({named(kDigitNames).train, named(kSwapped).test}); });
+  expect_error(ErrorCode::usage, {"name their classes differently"}, [&] {
+    make({named(kDigitNames).train, named(kSwapped).test});
+  });
   CHECK_NOTHROW(make({named(kDigitNames).train, named({}).test}));
 }
 
