@@ -29,8 +29,8 @@ const std::vector<std::string_view> kCheckOptions{"model",  "dataset", "data-pat
                                                   "images", "seed",    "workers",   "quiet", "no-progress"};
 const std::vector<std::string_view> kFetchOptions{"data-path", "quiet", "no-progress"};
 // dp_train's own options that a run records beside those of dp::run_options().
-const std::vector<std::string_view> kRecordedOptions{"model",  "data-path",  "classes-from", "input",
-                                                     "classes", "images", "bad-images"};
+const std::vector<std::string_view> kRecordedOptions{"model",   "data-path", "classes-from", "input",
+                                                     "classes", "images",    "bad-images"};
 
 // Options from one source: the record of a resumed run, a file, the command line.
 struct Layer {

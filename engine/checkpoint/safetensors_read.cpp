@@ -77,8 +77,8 @@ Tensor read_tensor(ByteSource& source, const TensorEntry& entry, std::uint64_t d
   const std::span<std::byte> memory(static_cast<std::byte*>(tensor.raw()), tensor.bytes());
   source.read(data_begin + entry.begin, memory.last(entry.end - entry.begin));
   if (entry.stored->widen && !entry.stored->widen(memory))
-    throw_data(source.name(), "tensor '" + excerpt(entry.name) + "' has a value beyond the range of " +
-                                  to_string(entry.stored->type));
+    throw_data(source.name(),
+               "tensor '" + excerpt(entry.name) + "' has a value beyond the range of " + to_string(entry.stored->type));
   return tensor;
 }
 

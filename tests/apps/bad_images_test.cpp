@@ -21,9 +21,11 @@ void write_images(const TemporaryFolder& temp) {
   for (const char* name : {"a", "b"}) {
     for (const char* part : {"train", "val"}) fs::create_directories(temp / ("set/" + std::string(part) + "/" + name));
     for (int i = 0; i < kImages; ++i)
-      write_text(temp / ("set/train/" + std::string(name) + "/" + std::to_string(i) + ".jpg"), *name == 'a' ? first : second);
+      write_text(temp / ("set/train/" + std::string(name) + "/" + std::to_string(i) + ".jpg"),
+                 *name == 'a' ? first : second);
     for (int i = 0; i < 2; ++i)
-      write_text(temp / ("set/val/" + std::string(name) + "/" + std::to_string(i) + ".jpg"), *name == 'a' ? second : first);
+      write_text(temp / ("set/val/" + std::string(name) + "/" + std::to_string(i) + ".jpg"),
+                 *name == 'a' ? second : first);
   }
 }
 
@@ -37,7 +39,8 @@ nlohmann::json summary_of(const TemporaryFolder& temp, const std::string& run) {
   return nlohmann::json::parse(read_text(temp / (run + "/summary.json")));
 }
 
-TEST_CASE("a bad image ends a run with its finished steps saved, and the resumed run reaches the same bits", "[processes]") {
+TEST_CASE("a bad image ends a run with its finished steps saved, and the resumed run reaches the same bits",
+          "[processes]") {
   const TemporaryFolder temp;
   write_images(temp);
   REQUIRE(run_dp_train(kTrain + kOne + Words{"--output-dir", "whole"}, temp.path()).code == 0);
