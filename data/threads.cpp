@@ -29,7 +29,7 @@ void leave_inherited_core() {
 }
 
 void for_ranges(std::int64_t count, int threads, const std::function<void(std::int64_t, std::int64_t)>& work) {
-  if (threads <= 0) threads = static_cast<int>(process_cores().size());
+  if (threads <= 0) threads = available_cores().cores;
   const std::int64_t parts = std::clamp<std::int64_t>(threads, 1, std::max<std::int64_t>(count, 1));
   std::vector<std::exception_ptr> errors(static_cast<std::size_t>(parts));
   {

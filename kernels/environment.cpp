@@ -6,7 +6,6 @@
 
 #include "dp/device.h"
 #include "kernels/backend.h"
-#include "kernels/host/cores.h"
 #include "kernels/host/topology.h"
 #include "kernels/library_name.h"
 #include "kernels/mpi_plugin.h"
@@ -55,9 +54,7 @@ std::string version_of(const char* file, const char* function, bool through_poin
 std::string host_text() {
   const int nodes = kernels::host_topology().nodes();
   const std::string places = nodes > 1 ? ", on " + std::to_string(nodes) + " NUMA nodes" : "";
-  return line("system", system_name()) +
-         line("processor", processor() + ", " + std::to_string(kernels::usable_cores().size()) +
-                               " cores available to this process" + places) +
+  return line("system", system_name()) + line("processor", processor() + ", " + to_string(available_cores()) + places) +
          line("compiler", __VERSION__);
 }
 

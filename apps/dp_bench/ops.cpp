@@ -231,7 +231,7 @@ Report measure_ops(OpsOptions options, Progress progress) {
   options.network = resolved(options.network);
   if (options.gpu.empty() && !options.on_cpu)
     if (const std::vector<int> ids = usable_gpus(); !ids.empty()) options.gpu = std::to_string(ids.front());
-  if (options.threads == 0) options.threads = static_cast<int>(dp::process_cores().size());
+  if (options.threads == 0) options.threads = dp::available_cores().cores;
   return Ops(options, progress).measure();
 }
 

@@ -71,7 +71,7 @@ void choose_devices(std::string& gpus, int& count, std::size_t least) {
 StepOptions resolved(StepOptions options) {
   options.network = resolved(options.network);
   choose_devices(options.gpus, options.replicas, /*least=*/1);
-  const int cores = static_cast<int>(dp::process_cores().size());
+  const int cores = dp::available_cores().cores;
   if (options.threads == 0) options.threads = std::max(1, cores / options.replicas) * options.replicas;
   if (options.gpus.empty() && options.threads % options.replicas != 0)
     throw dp::Error(dp::ErrorCode::usage, "--threads " + std::to_string(options.threads) +

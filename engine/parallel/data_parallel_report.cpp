@@ -122,6 +122,8 @@ std::string DataParallel::communicator() const {
   return communicator_name(state_->setup.options.comm);
 }
 
+std::string DataParallel::threads_notice() const { return state_->threads_notice; }
+
 Choice DataParallel::communicator_choice() const {
   return {communicator_name(state_->setup.options.comm), state_->communicator_reason};
 }

@@ -108,6 +108,7 @@ std::string graphs_refusal(const engine::ReplicaSet& team) {
 DataParallel::State::State(const Model& model, ResolvedOptions resolved)
     : setup(model, std::move(resolved.options)),
       communicator_reason(std::move(resolved.communicator_reason)),
+      threads_notice(std::move(resolved.threads_notice)),
       team(setup),
       gathered_loss(team),
       reservations(team, gathered_loss),

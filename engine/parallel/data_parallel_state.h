@@ -55,7 +55,7 @@ struct DataParallel::State {
   }
 
   engine::ModelSetup setup;
-  const std::string communicator_reason;
+  const std::string communicator_reason, threads_notice;
   std::vector<std::string> device_names;
   engine::ReplicaSet team;
   engine::GatheredLoss gathered_loss;

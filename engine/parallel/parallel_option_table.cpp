@@ -21,7 +21,9 @@ constexpr double kMebibyte = 1048576;
 
 void add_threads_and_watchdog(Table& table) {
   table.group("Devices");
-  table.add("threads-per-replica", accepts::whole(1, 1024), &Options::threads_per_replica, "threads per CPU replica")
+  table
+      .add("threads-per-replica", accepts::whole(1, 1024), &Options::threads_per_replica,
+           "threads per CPU replica; at most the team that OpenMP allows")
       .unset_at_zero()
       .only_on(DeviceKind::cpu)
       .shown("cores / replicas");

@@ -10,7 +10,7 @@
 #include "engine/base/split.h"
 #include "engine/parallel/parallel_option_table.h"
 #include "engine/process_group/process_group_state.h"
-#include "kernels/host/cores.h"
+#include "kernels/host/core_limits.h"
 
 namespace dp {
 namespace {
@@ -82,9 +82,6 @@ std::string resolve_ranks(DataParallelOptions& o) {
   if (!o.split_weights.empty())
     refuse("--split with weights requires one process (--engine dp): ranks have shards of equal size");
   o.reduce = Reduce::all_reduce;
-  if (o.threads_per_replica == 0)
-    o.threads_per_replica =
-        std::max(1, static_cast<int>(kernels::usable_cores().size()) / std::max(1, group.local_size()));
   if (o.comm != Comm::automatic) return kAskedFor;
   return take(kernels::backend(o.devices.front().kind).default_communicator(o.process_group->state()), o);
 }
@@ -165,6 +162,31 @@ void resolve_pipeline(DataParallelOptions& o) {
   o.grad_accum_steps = micro_batches;
 }
 
+// Returns a notice if a limit other than the affinity mask reduces the threads of the replicas. Such a limit, or a CPU
+// quota, means that other processes use the same cores: then threads are not pinned, or all would be on the first ones.
+std::string resolve_threads(DataParallelOptions& o) {
+  const int processes = o.process_group ? std::max(1, o.process_group->local_size()) : 1;
+  const int replicas = static_cast<int>(o.devices.size());
+  const auto share = [&](int cores) { return std::max(1, cores / replicas); };
+  const int by_mask = share(static_cast<int>(process_cores().size()) / processes);
+  int wanted = o.threads_per_replica;
+  std::string source;
+  if (wanted == 0) {
+    const CoreLimit cores = available_cores(processes);
+    wanted = by_mask;
+    o.threads_per_replica = share(cores.cores);
+    source = cores.source;
+  }
+  if (const auto team = kernels::largest_team(); team && team->cores < o.threads_per_replica)
+    o.threads_per_replica = team->cores, source = team->source;
+  const auto quota = kernels::cpu_quota();
+  if (quota && quota->cores < static_cast<int>(process_cores().size())) o.pin_threads = false;
+  if (o.devices.front().kind != DeviceKind::cpu || o.threads_per_replica >= wanted) return "";
+  o.pin_threads = false;
+  return fmt::format("{} {} per replica instead of {}: {}", o.threads_per_replica,
+                     o.threads_per_replica == 1 ? "thread" : "threads", wanted, source);
+}
+
 }  // namespace
 
 ResolvedOptions resolved(DataParallelOptions o) {
@@ -209,10 +231,8 @@ ResolvedOptions resolved(DataParallelOptions o) {
   if (o.reduce_dtype != DType::f32) check_rounded_sums(o);
   if (o.reduce == Reduce::automatic)
     o.reduce = ranks_of(o) > 1 ? Reduce::sharded : Reduce::master;  // docs/decisions/0011
-  if (o.threads_per_replica == 0)
-    o.threads_per_replica =
-        std::max(1, static_cast<int>(kernels::usable_cores().size()) / static_cast<int>(o.devices.size()));
-  return {std::move(o), std::move(communicator_reason)};
+  std::string threads_notice = resolve_threads(o);
+  return {std::move(o), std::move(communicator_reason), std::move(threads_notice)};
 }
 
 }  // namespace dp

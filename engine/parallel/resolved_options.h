@@ -13,6 +13,7 @@ namespace dp {
 struct ResolvedOptions {
   DataParallelOptions options;
   std::string communicator_reason;  // why options.comm was chosen
+  std::string threads_notice;       // which limit reduces the threads of the replicas, if one does
 };
 // Resolves every automatic choice except graphs. Error(usage) for impossible options.
 ResolvedOptions resolved(DataParallelOptions options);

@@ -23,12 +23,11 @@ namespace dp {
 namespace {
 
 int loader_threads(const DataParallelOptions& parallel) {
-  const int cores = static_cast<int>(process_cores().size());
   const int processes = parallel.process_group ? parallel.process_group->local_size() : 1;
   int busy = 0;
   for (const Device& device : parallel.devices)
     busy += device.kind == DeviceKind::cpu ? std::max(parallel.threads_per_replica, 1) : 1;
-  return std::clamp(cores / processes - busy, 1, 4);
+  return std::clamp(available_cores(processes).cores - busy, 1, 4);
 }
 
 void check_init(const TrainerOptions& options) {
@@ -72,6 +71,11 @@ struct Trainer::State {
   }
 
   bool leads() const { return !options.parallel.process_group || options.parallel.process_group->leads(); }
+  void report_threads(const TrainerCallbacks& callbacks) const {
+    if (const std::string text = net.threads_notice(); callbacks.on_message && !text.empty())
+      callbacks.on_message(text);
+  }
+
 
   LoaderOptions loader_options() const {
     LoaderOptions loader{.seed = options.parallel.seed, .workers = options.workers};
@@ -129,6 +133,7 @@ RunSummary Trainer::run(const TrainerCallbacks& given) {
   const TrainerCallbacks callbacks = state_->leads() ? given : TrainerCallbacks{};
   if (std::exchange(state_->used, true)) throw Error(ErrorCode::usage, "a trainer runs only once; create another");
   TrainerOptions& options = state_->options;
+  state_->report_threads(callbacks);
   require_memory_beyond(state_->held(), state_->net.model(), state_->data, options, /*training=*/true);
   Loader train = state_->train_loader();
   Loader test = state_->test_loader();
@@ -154,6 +159,7 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
     if (callbacks.on_message) callbacks.on_message(text);
   };
   FileHandle summary_end;
+  state_->report_threads(callbacks);
   if (!options.summary_file.empty()) summary_end = require_writable(options.summary_file);
   require_memory_beyond(state_->held(), state_->net.model(), state_->data, options, /*training=*/false);
   RunSummary summary = describe(state_->net, options);

@@ -3,6 +3,7 @@
 #include <array>
 
 #include "kernels/cpu/announce.h"
+#include "kernels/host/core_limits.h"
 
 namespace dp::kernels {
 
@@ -28,6 +29,11 @@ void DnnlCall::add(int id, const DnnlDesc& md, bool output) {
 }
 
 void DnnlCall::run(int threads, std::span<void* const> pointers, void* scratchpad) {
+  // The caller may be inside a parallel region, or not be the bound thread. oneDNN would wait for missing threads.
+  if (threads > 1 && omp_get_active_level() >= omp_get_max_active_levels())
+    throw Error(ErrorCode::usage, "a replica of " + std::to_string(threads) + " threads cannot run within " +
+                                      largest_team()->source + "; call the engine outside of it, or use one thread");
+  omp_set_dynamic(0);
   omp_set_num_threads(threads);
   const auto set = [](Arg& arg, void* pointer) {
     arg.memory.set_data_handle(pointer);

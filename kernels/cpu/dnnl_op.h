@@ -23,16 +23,22 @@ bool is_naive(const PrimitiveDesc& pd) {
   return std::string_view(pd.impl_info_str()).find("ref") != std::string_view::npos;
 }
 
-// Sets the calling thread's number of OpenMP threads for the lifetime of this object.
+// Sets the calling thread's number of OpenMP threads, without dynamic teams, for the lifetime of this object.
 class OmpThreads {
  public:
-  explicit OmpThreads(int threads) : before_(omp_get_max_threads()) { omp_set_num_threads(threads); }
-  ~OmpThreads() { omp_set_num_threads(before_); }
+  explicit OmpThreads(int threads) : before_(omp_get_max_threads()), dynamic_(omp_get_dynamic()) {
+    omp_set_num_threads(threads);
+    omp_set_dynamic(0);
+  }
+  ~OmpThreads() {
+    omp_set_num_threads(before_);
+    omp_set_dynamic(dynamic_);
+  }
   OmpThreads(const OmpThreads&) = delete;
   OmpThreads& operator=(const OmpThreads&) = delete;
 
  private:
-  int before_;
+  int before_, dynamic_;
 };
 
 // A primitive and its memory objects. run() sets pointers and allocates no memory of its own.

@@ -5,25 +5,34 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 namespace dp::kernels {
 
-// Calls body(begin, end) once per thread, with consecutive parts of [0, count) that begin at multiples of `grain`. The
-// body must not throw. A body that loops over elements should capture by value: pointers captured by reference prevent
-// vectorisation.
+template <typename Body>
+void call_range(const Body& body, std::int64_t begin, std::int64_t end, int thread) {
+  if constexpr (std::is_invocable_v<const Body&, std::int64_t, std::int64_t, int>)
+    body(begin, end, thread);
+  else
+    body(begin, end);
+}
+
+// Calls body(begin, end), or body(begin, end, thread) with thread < threads, at most once per thread, with consecutive
+// parts of [0, count) that begin at multiples of `grain`. The team may be smaller than `threads`. The body must not
+// throw. A body that loops over elements should capture by value: pointers captured by reference prevent vectorisation.
 template <typename Body>
 void parallel_ranges(int threads, std::int64_t count, std::int64_t grain, const Body& body) {
   const std::int64_t grains = (count + grain - 1) / grain;
   if (threads <= 1 || grains <= 1) {
-    if (count > 0) body(std::int64_t{0}, count);
+    if (count > 0) call_range(body, 0, count, 0);
     return;
   }
 #pragma omp parallel num_threads(threads)
   {
-    const std::int64_t part = omp_get_thread_num(), parts = omp_get_num_threads();
+    const int part = omp_get_thread_num(), parts = omp_get_num_threads();
     const std::int64_t begin = grains * part / parts * grain;
     const std::int64_t end = std::min(count, grains * (part + 1) / parts * grain);
-    if (begin < end) body(begin, end);
+    if (begin < end) call_range(body, begin, end, part);
   }
 }
 

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "dp/error.h"
+#include "kernels/host/core_limits.h"
 #include "kernels/host/topology.h"
 
 namespace dp::kernels {
@@ -52,6 +53,11 @@ class Mask {
 
 bool pin(int core) { return Mask(std::span(&core, 1)).apply(); }
 
+std::string cause_of_small_team() {
+  const auto limit = largest_team();
+  return limit ? limit->source : "the cause is unknown; see the OMP_ variables of the environment";
+}
+
 thread_local int pinned_members = 0;  // pinned threads of this thread's OpenMP team
 
 }  // namespace
@@ -67,11 +73,16 @@ void pin_current_thread(int core) {
 
 void start_current_team(int members) {
   const Mask own(Mask::current());
-  static std::atomic<unsigned> started{
+  static std::atomic<int> started{
       0};  // static: ThreadSanitizer does not see OpenMP pass the address of a local variable
+  started.store(0);
 #pragma omp parallel num_threads(members)
-  ++started;  // the compiler drops an empty region
+  ++started;
   own.apply();
+  if (started.load() != members)
+    throw Error(ErrorCode::device, "OpenMP started " + std::to_string(started.load()) + " of the " +
+                                       std::to_string(members) + " threads of a replica (" + cause_of_small_team() +
+                                       "); use fewer threads per replica");
 }
 
 void pin_current_team(std::span<const int> cores) {

@@ -10,8 +10,8 @@ namespace dp::kernels {
 // The cores of process_cores(), in the order of in_spreading_order() (topology.h).
 const std::vector<int>& usable_cores();
 
-// Starts the calling thread's OpenMP team. OpenMP may bind its members (OMP_PROC_BIND); the calling thread keeps its
-// affinity mask.
+// Starts the calling thread's OpenMP team, one call at a time in the process. OpenMP may bind its members
+// (OMP_PROC_BIND); the calling thread keeps its affinity mask. Error(device) if OpenMP gives a smaller team.
 void start_current_team(int members);
 // Pins the calling thread to `core`, whatever its previous mask. Error(device) if the kernel refuses the core.
 void pin_current_thread(int core);

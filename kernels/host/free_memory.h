@@ -18,7 +18,4 @@ std::optional<HostRoom> host_room();
 // The bytes of host_room(), at least 1; 0 if unknown.
 std::size_t free_host_memory();
 
-// The prefix of /proc and /sys in host_room(). Empty except in tests.
-std::string& system_root();
-
 }  // namespace dp::kernels

@@ -70,6 +70,7 @@ void ThreadedStream::synchronize(Event& event) {
 
 void ThreadedStream::run(std::uint64_t seed, int threads) {
   unpin_current_thread();
+  omp_set_dynamic(0);
   omp_set_num_threads(threads);
   Delays delays(seed);
   for (std::uint64_t number = 0;; ++number) {

@@ -243,7 +243,7 @@ TEST_CASE("step options: automatic threads and batches, and the refusals with th
   CHECK_THROWS_WITH(variants_for(resolved(options)),
                     "--variants: 'horovod' is not available here; choose from plan, dp1, dp-sharded, dp-master, "
                     "dp-allreduce, ddp, torch, torch-cl, torch-dp, torch-ddp, torch-ddp-cl");
-  const int cores = static_cast<int>(dp::process_cores().size());
+  const int cores = dp::available_cores().cores;
   options.threads = 0;
   CHECK(resolved(options).threads == std::max(1, cores / 2) * 2);
   options.replicas = 1;

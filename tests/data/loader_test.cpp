@@ -332,7 +332,7 @@ TEST_CASE("ranges cover all elements, their sizes differ by at most one, and the
   CHECK(ranges(3, 5) == std::set<Range>{{0, 1}, {1, 2}, {2, 3}});
   CHECK(ranges(5, 1) == std::set<Range>{{0, 5}});
   CHECK(ranges(0, 3) == std::set<Range>{{0, 0}});
-  CHECK(ranges(1000, 0).size() == static_cast<std::size_t>(std::min(dp::process_cores().size(), std::size_t{1000})));
+  CHECK(ranges(1000, 0).size() == static_cast<std::size_t>(std::min(dp::available_cores().cores, 1000)));
   CHECK_THROWS_WITH(dp::for_ranges(9, 3,
                                    [](std::int64_t begin, std::int64_t) {
                                      if (begin > 0) throw std::runtime_error("from " + std::to_string(begin));

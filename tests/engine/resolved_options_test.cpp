@@ -8,7 +8,6 @@
 #include "dp/error.h"
 #include "dp/process_group.h"
 #include "kernels/communicator.h"
-#include "kernels/host/cores.h"
 #include "support/catch.h"
 #include "support/training.h"
 
@@ -51,7 +50,7 @@ DataParallelOptions staged(int devices, int stages) {
 
 std::vector<Device> two_gpus() { return {{DeviceKind::cuda, 0}, {DeviceKind::cuda, 1}}; }  // they need not exist
 
-int cores() { return static_cast<int>(kernels::usable_cores().size()); }
+int cores() { return available_cores().cores; }
 
 }  // namespace
 

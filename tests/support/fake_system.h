@@ -1,10 +1,10 @@
-// Replaces the root of /proc and /sys so that a test sets the available memory.
+// Replaces the root of /proc and /sys so that a test sets the available memory and cores.
 #pragma once
 
 #include <filesystem>
 #include <string>
 
-#include "kernels/host/free_memory.h"
+#include "kernels/host/control_groups.h"
 #include "support/temporary_folder.h"
 
 namespace dp::test {

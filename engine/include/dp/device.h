@@ -35,6 +35,16 @@ std::vector<int> parse_gpu_list(std::string_view text, int count);
 // OMP_PLACES, GOMP_CPU_AFFINITY, OMPI_COMM_WORLD_RANK, PMI_RANK, PMIX_RANK, SLURM_CPU_BIND).
 const std::vector<int>& process_cores();
 
+struct CoreLimit {
+  int cores = 1;
+  std::string source;  // what sets the limit: "OMP_THREAD_LIMIT=2"; empty: the machine has no more cores
+};
+// How many threads this process should run at once, at least 1: the least of process_cores(), the CPU quotas of its
+// control groups (v1 and v2, parents too; a fraction is rounded up), OMP_NUM_THREADS and OMP_THREAD_LIMIT. `processes`
+// of the host share the first two; the variables hold for each process.
+CoreLimit available_cores(int processes = 1);
+std::string to_string(const CoreLimit& limit);  // "2 cores available to this process, limited by OMP_THREAD_LIMIT=2"
+
 struct DeviceProbe {
   int count = 0;
   std::string reason;  // why count is 0; empty otherwise

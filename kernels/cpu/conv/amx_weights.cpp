@@ -130,8 +130,8 @@ class AmxBackwardWeights : public HostOp {
     if (bias_) sum_pixels(dy, static_cast<float*>(args.db));
     for (std::int64_t begin = 0; begin < x_.n; begin += units_ * shapes_.unit) {
       const std::int64_t units = std::min(units_, (x_.n - begin + shapes_.unit - 1) / shapes_.unit);
-      parallel_ranges(threads_, units * (in_ + out_), 1, [&](std::int64_t at, std::int64_t end) {
-        BFloat16* const own = planes + omp_get_thread_num() * planar_.elements(shapes_);
+      parallel_ranges(threads_, units * (in_ + out_), 1, [&](std::int64_t at, std::int64_t end, int thread) {
+        BFloat16* const own = planes + thread * planar_.elements(shapes_);
         for (; at < end; ++at)
           if (at < units * in_)
             pack_x(begin + at / in_ * shapes_.unit, at % in_, x, own,

@@ -92,8 +92,8 @@ class ImagesOp : public WinogradOp {
       take_weights(weights_, w, call_.data, begin, end, u);
     });
     const float* bias = bias_of_y ? padded_bias(static_cast<const float*>(bias_of_y), memory + bias_at_) : nullptr;
-    parallel_ranges(threads_, tiles_.count(), run_, [&](std::int64_t begin, std::int64_t end) {
-      float* own = memory + runs_at_ + omp_get_thread_num() * (taken(nullptr).floats() + products(nullptr).floats());
+    parallel_ranges(threads_, tiles_.count(), run_, [&](std::int64_t begin, std::int64_t end, int thread) {
+      float* own = memory + runs_at_ + thread * (taken(nullptr).floats() + products(nullptr).floats());
       const Matrices v = taken(own), m = products(own + v.floats());
       for (; begin < end; begin += run_) {
         const TileRange range{begin, 0, std::min(run_, end - begin)};
