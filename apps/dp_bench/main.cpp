@@ -33,7 +33,7 @@ std::string processor() {
 
 std::string command_line(int argc, const char* const* argv) {
   std::string line = "dp_bench";
-  for (int i = 1; i < argc; ++i) line += " " + dp::printable(argv[i]);
+  for (int i = 1; i < argc; ++i) line += " " + dp::shell_argument(dp::printable(argv[i]));
   return line;
 }
 
@@ -52,12 +52,10 @@ int guarded(int argc, const char* const* argv) try {
   }
   OutputFile json(asked->output.json), html(asked->output.html), markdown(asked->output.markdown);
   Report report = asked->work();
-  report.facts.insert(report.facts.begin(),
-                      {{"command", command_line(argc, argv)},
-                       {"date", today()},
-                       {"dp", std::string(DP_VERSION) + ", commit " + ::command_line::kCommit},
-                       {"processor", processor() + ", " + std::to_string(dp::process_cores().size()) +
-                                         " cores available to this process"}});
+  report.facts.insert(report.facts.begin(), {{"command", command_line(argc, argv)},
+                                             {"date", today()},
+                                             {"dp", std::string(DP_VERSION) + ", commit " + ::command_line::kCommit},
+                                             {"processor", processor() + ", " + to_string(dp::available_cores())}});
   std::fputs(to_text(report).c_str(), stdout);
   json.write(to_json(report));
   html.write(to_html(report));

@@ -2,6 +2,7 @@
 
 #include <dp/default_devices.h>
 #include <dp/error.h>
+#include <dp/shell.h>
 #include <utility>
 
 namespace dp_train {
@@ -65,7 +66,7 @@ std::string device_options(const Command& command) {
   std::string options;
   for (const char* const name : {"gpus", "num-gpus", "cpu", "replicas-per-device", "engine"})
     if (const auto given = command.given.find(name); given != command.given.end())
-      options += (options.empty() ? "--" : " --") + given->first + " " + dp::to_text(given->second);
+      options += (options.empty() ? "--" : " --") + given->first + " " + dp::shell_argument(dp::to_text(given->second));
   return options;
 }
 

@@ -7,6 +7,7 @@
 #include "data/datasets/found_instead.h"
 #include "data/formats/cifar.h"
 #include "dp/error.h"
+#include "dp/shell.h"
 
 namespace dp {
 namespace {
@@ -54,7 +55,7 @@ bool is_there(const fs::path& path) {
 Error missing(const Edition& edition, const std::string& folder, const std::string& what) {
   const std::string name = edition.name;
   return Error(ErrorCode::data, name + ": " + what + "; download them with `dp_train fetch " + name + " --data-path " +
-                                    folder +
+                                    path_argument(folder) +
                                     "`, set --data-path to their folder, or train on random images: --dataset "
                                     "synthetic --input 3,32,32 --classes " +
                                     std::to_string(edition.classes.back()));

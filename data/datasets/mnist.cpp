@@ -8,6 +8,7 @@
 #include "data/formats/idx.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
+#include "dp/shell.h"
 
 namespace dp {
 namespace {
@@ -43,7 +44,7 @@ Error missing(const std::string& dataset, const std::string& folder, const std::
   std::string names;
   for (const FileName& file : kFiles) names += (names.empty() ? "" : ", ") + official(file);
   return Error(ErrorCode::data, dataset + ": " + what + "; download them with `dp_train fetch " + dataset +
-                                    " --data-path " + folder + "`, put the four files there (" + names +
+                                    " --data-path " + path_argument(folder) + "`, put the four files there (" + names +
                                     ", plain or .gz), set --data-path to their folder, or train without them: "
                                     "--dataset digits");
 }

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <utility>
 
+#include "dp/shell.h"
 #include "dp/trainer.h"
 
 namespace dp {
@@ -90,7 +91,31 @@ std::string with_addresses_hidden(std::string_view text) {
   return shown + std::string(text);
 }
 
+bool is_plain(char c) {
+  const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'), digit = c >= '0' && c <= '9';
+  return letter || digit || std::string_view("@%+=:,./-_").find(c) != std::string_view::npos;
+}
+
 }  // namespace
+
+std::string shell_argument(std::string_view argument) {
+  if (!argument.empty() && std::all_of(argument.begin(), argument.end(), is_plain)) return std::string(argument);
+  if (std::all_of(argument.begin(), argument.end(), [](char c) { return c >= ' ' && c <= '~' && c != '\''; }))
+    return "'" + std::string(argument) + "'";
+  std::string out = "$'";
+  for (const char c : argument)
+    if (c == '\'' || c == '\\')
+      out += std::string("\\") + c;
+    else if (c >= ' ' && c <= '~')
+      out += c;
+    else
+      out += fmt::format("\\{:03o}", static_cast<unsigned char>(c));
+  return out + "'";
+}
+
+std::string path_argument(std::string_view path) {
+  return shell_argument(path.starts_with('-') ? "./" + std::string(path) : std::string(path));
+}
 
 std::string printable(std::string_view raw) {
   const std::string shown = with_addresses_hidden(raw);

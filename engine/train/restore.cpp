@@ -40,21 +40,46 @@ bool same(const std::string& a, const std::string& b) {
   return fs::equivalent(a, b, error);
 }
 
-std::string newest_noticed(const std::string& run, const Notice& notice) {
-  std::vector<PassedOver> passed;
-  const std::string found = find_checkpoint(run, &passed);
-  if (found.empty() || !notice) return found;
-  for (const PassedOver& one : passed)
-    notice(
-        fmt::format("checkpoint '{}' cannot be read and is skipped ({}); using '{}'", one.folder, one.reason, found));
-  return found;
+std::string shortened(const std::vector<std::string>& list) {
+  std::string out;
+  for (std::size_t i = 0; i < std::min<std::size_t>(list.size(), 8); ++i) out += (i ? "; " : "") + list[i];
+  return list.size() > 8 ? out + fmt::format("; and {} more", list.size() - 8) : out;
 }
 
-std::string newest_in(const std::string& run, const TrainerOptions& options, bool locked, const Notice& notice) {
+// The newest readable checkpoint of a run, or why there is none.
+struct Newest {
+  std::string folder{}, refusal{};
+  bool nothing_saved = false;
+};
+
+Newest newest_noticed(const std::string& run, const Notice& notice) {
+  std::vector<PassedOver> passed;
+  const std::string found = find_checkpoint(run, &passed);
+  if (found.empty()) {
+    std::vector<std::string> reasons;
+    for (const PassedOver& one : passed) reasons.push_back(one.reason);
+    if (reasons.empty())
+      return {"",
+              fmt::format("nothing was saved yet in '{}' (a run that was ended in its first save leaves nothing); "
+                          "start it without --resume",
+                          run),
+              true};
+    return {"", fmt::format("no checkpoint in '{}/checkpoints' can be read: {}; give another with --resume", run,
+                            shortened(reasons))};
+  }
+  for (const PassedOver& one : passed)
+    if (notice)
+      notice(
+          fmt::format("checkpoint '{}' cannot be read and is skipped ({}); using '{}'", one.folder, one.reason, found));
+  return {found};
+}
+
+Newest newest_in(const std::string& run, const TrainerOptions& options, bool locked, const Notice& notice) {
   if (locked && same(run, options.output_dir)) return newest_noticed(run, notice);
   const FolderLock lock(run);  // find_checkpoint changes the folder: unsafe during another run's save
   if (lock.held()) return newest_noticed(run, notice);
-  return exists(run + "/checkpoints/last") ? run + "/checkpoints/last" : "";
+  if (exists(run + "/checkpoints/last")) return {run + "/checkpoints/last"};
+  return {"", fmt::format("'{}' has no checkpoint 'last' yet, and another run is writing there; wait for it", run)};
 }
 
 template <typename T>
@@ -219,19 +244,18 @@ std::string find_resumed_folder(const TrainerOptions& options, bool locked, cons
     if (options.output_dir.empty())
       throw Error(ErrorCode::usage, "--resume auto requires the run's folder; give it with --output-dir");
     if (!exists(options.output_dir + "/checkpoints")) return "";
-    folder = newest_in(options.output_dir, options, locked, notice);
+    const Newest newest = newest_in(options.output_dir, options, locked, notice);
+    folder = newest.folder;
     if (folder.empty()) {
       std::error_code error;
       if (fs::directory_iterator(options.output_dir + "/checkpoints", error) == fs::directory_iterator()) return "";
       throw Error(ErrorCode::data,
-                  "no checkpoint in '" + options.output_dir +
-                      "/checkpoints' can be read; give another with --resume, or choose another --output-dir");
+                  newest.refusal + (newest.nothing_saved ? " in" : ", or choose") + " another --output-dir");
     }
   } else if (exists(folder + "/checkpoints")) {
-    folder = newest_in(folder, options, locked, notice);
-    if (folder.empty())
-      throw Error(ErrorCode::data,
-                  "the run folder '" + options.resume + "' has no readable checkpoint; choose another");
+    const Newest newest = newest_in(folder, options, locked, notice);
+    folder = newest.folder;
+    if (folder.empty()) throw Error(ErrorCode::data, newest.refusal);
   } else if (!exists(folder)) {
     throw Error(ErrorCode::data,
                 "checkpoint '" + folder + "' does not exist; give a checkpoint or run folder with --resume");

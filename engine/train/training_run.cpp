@@ -68,7 +68,9 @@ RunSummary TrainingRun::execute() {
   try {
     train();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::nonfinite) keep_finished_steps(error.what());
+    if (error.code() != ErrorCode::nonfinite)
+      keep_finished_steps(error.what());
+    count_warnings();
     if (error.code() != ErrorCode::nonfinite || (group() != nullptr && !group()->leads())) throw;
     const std::string where = good_checkpoint_.empty() ? "there is no checkpoint yet"
                                                        : "the last good checkpoint is '" + good_checkpoint_ + "'";
@@ -79,6 +81,7 @@ RunSummary TrainingRun::execute() {
         error.others());
   } catch (...) {
     keep_finished_steps(message_of(std::current_exception()));
+    count_warnings();
     throw;
   }
   if (!failure_.empty()) {
@@ -107,6 +110,7 @@ RunSummary TrainingRun::conclude() {
     write_record([&] { end_environment(folder_.path(), environment_, result.end); });
     write_page(/*last=*/true);
   }
+  count_warnings();
   if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
   if (!alone_) write_trace();
   return result;
@@ -158,8 +162,12 @@ void TrainingRun::train() {
     if (due && !finished()) save_last(false);
   }
   if (out_of_patience()) notice("ended " + end());
-  if (!last_eval_ && !interrupted_ && options_.eval_every > 0)  // no steps were left to train
+  if (!last_eval_ && !interrupted_ && options_.eval_every > 0) {  // no steps were left to train
+    const bool whole = state_.batch_in_epoch == 0 && state_.epoch > 0;
+    state_.epoch -= whole;  // the evaluation belongs to the last epoch that was trained
     interrupted_ = !evaluate();
+    state_.epoch += whole;
+  }
   if (interrupted_ && !alone_) failure_ = stop_.cause();
   if (unsaved_ && (failure_.empty() || trained())) save_last(/*must=*/failure_.empty());
 }
@@ -315,12 +323,15 @@ bool TrainingRun::evaluate_once(bool average) {
   report->epoch = state_.epoch;
   report->step = state_.step;
   report->average = average;
+  const bool again = state_.step == continued_from_ && recorded_evaluations_.contains(average);
   report->best = average == options_.parallel.ema_decay.has_value() && report->stats.accuracy1() > state_.best_top1;
   if (report->best) state_.best_top1 = report->stats.accuracy1();
   last_eval_ = report;
   (average ? epoch_.average : epoch_.test) = report;
-  unsaved_ = true;
-  record(to_record(*report));
+  if (!again) {
+    unsaved_ = true;
+    record(to_record(*report));
+  }
   if (callbacks_.on_eval) callbacks_.on_eval(*report);
   return true;
 }
@@ -379,7 +390,7 @@ void TrainingRun::save(const std::string& name, bool must) {
   } catch (const Error& error) {
     cannot_save_ = must || error.code() != ErrorCode::io;
     if (cannot_save_) throw;
-    notice(std::string("this checkpoint was not written: ") + error.what());
+    warn(std::string("this checkpoint was not written: ") + error.what());
   }
   if (group() != nullptr && !alone_) saved = group()->from_first(saved ? "1" : "0") == "1";
   if (saved && name == "last") unsaved_ = false;
@@ -402,8 +413,22 @@ void TrainingRun::write_record(const std::function<void()>& write) {
   try {
     write();
   } catch (const std::exception& error) {
-    if (failed_records_.insert(error.what()).second) notice(error.what());
+    warn(error.what());
   }
+}
+
+// A fault that lasts is repeated with other steps and numbers of temporary files.
+void TrainingRun::warn(const std::string& text) {
+  std::string kind = text;
+  std::erase_if(kind, [](char c) { return c >= '0' && c <= '9'; });
+  Warning& warning = warnings_[kind];
+  if (warning.times++ == 0) notice(text);
+  warning.text = text;
+}
+
+void TrainingRun::count_warnings() {
+  for (const auto& [kind, warning] : std::exchange(warnings_, {}))
+    if (warning.times > 1) notice(fmt::format("{} times, last: {}", warning.times, warning.text));
 }
 
 void TrainingRun::write_trace() {

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -50,7 +51,9 @@ class TrainingRun {
   void save(const std::string& name, bool must);  // must: a failed write is an error, not a notice
   void save_last(bool must);                      // also step-N if checkpoint_hist is set
   void record(const nlohmann::ordered_json& metrics);
-  void write_record(const std::function<void()>& write);  // each failure is a notice, once
+  void write_record(const std::function<void()>& write);  // each failure is a warning
+  void warn(const std::string& text);                     // a notice the first time; later ones are counted
+  void count_warnings();                                  // a notice for each that occurred more than once
   RunSummary conclude();                                  // writes the summary and the last records
   // After an error outside the replicas: saves and concludes, if this run has trained and the weights can be read.
   void keep_finished_steps(const std::string& failure) noexcept;
@@ -108,7 +111,13 @@ class TrainingRun {
   bool ended_ = false;        // by TrainerOptions::finish
   bool alone_ =
       false;  // rank 0 has stopped while other ranks wait for it in a step: nothing is exchanged with them any more
-  std::set<std::string> failed_records_;  // the notices
+  struct Warning {
+    std::string text;
+    int times = 0;
+  };
+  std::map<std::string, Warning> warnings_;  // by their text without numbers
+  std::set<bool> recorded_evaluations_;      // of the step from which the run continues, see RunFolder::evaluated_at()
+  std::int64_t continued_from_ = -1;         // that step
   double lr_ = 0;
   std::string good_checkpoint_;  // the last one written or resumed from
 };

@@ -78,15 +78,26 @@ void TrainingRun::begin() {
 
 void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
   if (!folder_.writes()) return;
+  if (continued_from) {
+    continued_from_ = *continued_from;
+    recorded_evaluations_ = folder_.evaluated_at(continued_from_);
+  }
+  // A finished run whose evaluation is recorded gets no further records. Its checkpoint stays if it is `last`.
+  const bool evaluated = options_.eval_every == 0 ||
+                         (recorded_evaluations_.contains(false) &&
+                          (!options_.parallel.ema_decay || recorded_evaluations_.contains(true)));
+  const bool adds = !continued_from || !finished() || !evaluated;
+  if (!adds) unsaved_ = good_checkpoint_ != folder_.checkpoint("last");
   const std::string bad_images = folder_.path() + "/bad_images.txt";
   if (std::ifstream listed(bad_images); continued_from && listed)
     bad_images_.add_listed({std::istreambuf_iterator<char>(listed), {}});
   const nlohmann::ordered_json data = to_record(*state_.data);
   environment_["data"]["identity"] = data;
-  folder_.begin(provenance_comment(environment_) + to_toml(config_) + to_toml({{"data", data}}), continued_from);
+  folder_.begin(provenance_comment(environment_) + to_toml(config_) + to_toml({{"data", data}}), continued_from, adds);
   seconds_before_ = folder_.seconds_train();
   add_memory(environment_, net_);
   write_record([this] { add_environment(folder_.path(), environment_); });
+  if (!adds) return;
   write_record([this] {
     folder_.events().add_options(config_);
     Scalars memory;

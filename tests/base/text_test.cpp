@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "dp/shell.h"
 #include "dp/trainer.h"
 #include "support/catch.h"
 
@@ -146,4 +147,16 @@ TEST_CASE("bytes that are not UTF-8 are replaced in JSON and TOML") {
   CHECK(dp::json_line("é😀") == R"("\u00e9\ud83d\ude00")");
   CHECK(dp::toml_string("x\xffy") == "\"x\xef\xbf\xbdy\"");
   CHECK(dp::toml_string("").size() == 2);
+}
+
+TEST_CASE("an argument of a printed command can be pasted into a shell") {
+  CHECK(dp::shell_argument("runs/a-1_b.c") == "runs/a-1_b.c");
+  CHECK(dp::shell_argument("") == "''");
+  CHECK(dp::shell_argument("my run") == "'my run'");
+  CHECK(dp::shell_argument("~/$(touch x);`y`&\"*") == "'~/$(touch x);`y`&\"*'");
+  CHECK(dp::shell_argument("it's") == "$'it\\'s'");
+  CHECK(dp::shell_argument("a\nb\\") == "$'a\\012b\\\\'");
+  CHECK(dp::shell_argument("\xc3\xbc") == "$'\\303\\274'");
+  CHECK(dp::path_argument("-run") == "./-run");
+  CHECK(dp::path_argument("-a run") == "'./-a run'");
 }

@@ -168,11 +168,30 @@ TEST_CASE("the options of a run are stored for TensorBoard by name, with their t
 }
 
 TEST_CASE("the name of an event file has the time, the host and the process, and is new each time") {
-  const std::string first = EventFile::new_name(), second = EventFile::new_name();
+  const TemporaryFolder temp;
+  const std::string first = EventFile::new_name(temp.path()), second = EventFile::new_name(temp.path());
   CHECK(first != second);
   const std::regex form("events\\.out\\.tfevents\\.[0-9]{10}\\..+\\." + std::to_string(::getpid()) + "\\.[0-9]+");
   CHECK(std::regex_match(first, form));
   CHECK(std::regex_match(second, form));
+}
+
+TEST_CASE("a new event file sorts after all others of its folder, whatever the clock") {
+  const TemporaryFolder temp;
+  std::string last;
+  for (const char* name : {"events.out.tfevents.0000000007.a.1.0", "events.out.tfevents.4102444800.z.9.9",
+                           "events.out.tfevents.77777777777777777777.other", "events.out.tfevents.4102444801.z.9.9.v2",
+                           "events.out.tfevents.text", "metrics.jsonl"}) {
+    write_text(temp / name, "");
+    const std::string next = EventFile::new_name(temp.path());
+    INFO(name << ", " << next);
+    if (std::string(name).find(".tfevents.4") != std::string::npos) CHECK(next > name);
+    CHECK(next > last);
+    write_text(temp / next, "");
+    CHECK(EventFile::new_name(temp.path()) > next);
+    last = next;
+  }
+  CHECK(last.starts_with("events.out.tfevents.41024448"));
 }
 
 std::vector<std::string> event_files(const std::string& folder) {

@@ -121,6 +121,24 @@ TEST_CASE("a checkpoint that cannot be written is a warning if another will foll
   CHECK(summary.weights_sha256 == tiny_run(tiny_options()).weights_sha256);
 }
 
+TEST_CASE("a warning that repeats is shown once, and counted at the end of the run") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.save_every_steps = 1;
+  options.checkpoint_hist = 2;
+  std::vector<std::string> said;
+  TrainerCallbacks callbacks;
+  callbacks.on_step = [&](const StepReport& report) {
+    if (report.step == 5) fs::remove_all(temp / "checkpoints");
+  };
+  callbacks.on_message = [&](const std::string& text) {
+    if (text.find("was not written") != std::string::npos) said.push_back(text);
+  };
+  expect_error(ErrorCode::io, {"checkpoints"}, [&] { tiny_run(options, callbacks); });  // the last save
+  CHECK(said.size() <= 6);  // the first, and the number of all, for `last`, `best` and step-N
+  CHECK(said.back().find(" times, last: this checkpoint was not written: ") == 2);  // of 16 saves
+}
+
 TEST_CASE("records that cannot be written are reported once each, and neither end the run nor damage a file") {
   const TemporaryFolder temp;
   std::unique_ptr<FullDisk> full;
@@ -134,8 +152,9 @@ TEST_CASE("records that cannot be written are reported once each, and neither en
   const RunSummary summary = tiny_run(tiny_options(temp.path()), callbacks);
   CHECK(summary.weights_sha256 == tiny_run(tiny_options()).weights_sha256);
   for (const char* file : {"metrics", "report.html"})
-    CHECK(std::ranges::count_if(said, [&](const std::string& text) { return text.find(file) != std::string::npos; }) ==
-          1);
+    CHECK(std::ranges::count_if(said, [&](const std::string& text) {
+            return text.find(file) != std::string::npos && text.find(" times, last: ") == std::string::npos;
+          }) == 1);
   std::vector<int> steps;
   std::istringstream lines(test::read_text(temp / "metrics.jsonl"));
   for (std::string line; std::getline(lines, line);) {

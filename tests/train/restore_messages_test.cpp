@@ -42,13 +42,16 @@ TEST_CASE("a path without a checkpoint is refused with the reason and the remedy
   CHECK(found("").empty());
   CHECK(found("auto", path).empty());
   fs::create_directories(path + "/checkpoints");
-  refused(ErrorCode::data, path, "the run folder '" + path + "' has no readable checkpoint; choose another");
+  refused(ErrorCode::data, path,
+          "nothing was saved yet in '" + path +
+              "' (a run that was ended in its first save leaves nothing); start it without --resume");
   CHECK(found("auto", path).empty());
   fs::create_directories(path + "/checkpoints/last");
   write_text(path + "/checkpoints/last/state.json", "damaged");
   refused(ErrorCode::data, "auto",
-          "no checkpoint in '" + path +
-              "/checkpoints' can be read; give another with --resume, or choose another --output-dir",
+          "no checkpoint in '" + path + "/checkpoints' can be read: " + path +
+              "/checkpoints/last/manifest.json: opening it failed: No such file or directory; give another with "
+              "--resume, or choose another --output-dir",
           path);
 }
 
@@ -66,7 +69,7 @@ TEST_CASE("in a folder locked by another run, the checkpoint `last` is read with
   CHECK(found("auto", run, /*locked=*/true) == best);  // this run holds the lock
   CHECK(found("auto", run) == last);
   fs::remove_all(last);
-  expect_error(ErrorCode::data, {"has no readable checkpoint"}, [&] { found(run); });
+  expect_error(ErrorCode::data, {"has no checkpoint 'last' yet", "another run is writing"}, [&] { found(run); });
 }
 
 TEST_CASE("with logical shards a resumed run needs the same threads and the same type of sums") {

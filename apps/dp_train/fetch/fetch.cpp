@@ -1,6 +1,7 @@
 #include "fetch.h"
 
 #include <dp/error.h>
+#include <dp/shell.h>
 #include <dp/trainer.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -69,7 +70,7 @@ class Fetch {
       lock.sync();
     }
     print("train on it with: dp_train --dataset " + source_.dataset +
-          (options_.data_path == "./datasets" ? "" : " --data-path " + options_.data_path));
+          (options_.data_path == "./datasets" ? "" : " --data-path " + dp::path_argument(options_.data_path)));
   }
 
  private:

@@ -22,6 +22,7 @@
 #include "dp/report.h"
 #include "dp/run_options.h"
 #include "dp/shape.h"
+#include "dp/shell.h"
 #include "dp/standard_descriptors.h"
 #include "dp/statistics.h"
 #include "dp/stop_signals.h"

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 
+#include "dp/shell.h"
 #include "engine/base/split.h"
 #include "engine/base/text.h"
 #include "engine/parallel/parallel_option_table.h"
@@ -251,7 +252,8 @@ std::string wrapped(const std::string& text, Width width) {
     std::string line = text.substr(begin, text.find('\n', begin) - begin);
     begin += line.size() + 1;
     const bool columns = line.find("   ") != std::string::npos;
-    while (!columns && !fits(line, width)) {
+    const bool command = line.find(" --resume ") != std::string::npos;  // to be copied from one line
+    while (!columns && !command && !fits(line, width)) {
       const std::size_t space = line.find_last_of(' ', static_cast<std::size_t>(width - 1));
       if (space == std::string::npos || space <= 2) break;
       out += line.substr(0, space) + "\n";
@@ -285,7 +287,7 @@ std::string summary_text(const RunSummary& summary, const std::string& devices, 
   if (summary.interrupted)
     out += summary.output_dir.empty()
                ? "Interrupted\n"
-               : fmt::format("Interrupted; continue with --resume {}{}{}\n", printable(summary.output_dir),
+               : fmt::format("Interrupted; continue with --resume {}{}{}\n", path_argument(summary.output_dir),
                              devices.empty() ? "" : " ", printable(devices));
   return out;
 }

@@ -3,12 +3,17 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <bit>
+#include <charconv>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <span>
+#include <string_view>
+#include <system_error>
 
 #include "engine/base/crc32c.h"
 
@@ -52,6 +57,24 @@ constexpr int kNumberValue = 2, kStringValue = 3, kBoolValue = 4;
 
 double wall_time() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+constexpr std::string_view kPrefix = "events.out.tfevents.";
+
+// The latest time in the names of the folder's event files, which may be ahead of this host's clock; 0: none.
+std::int64_t newest_stamp(const std::string& folder) {
+  constexpr std::int64_t kMost = 9'999'999'998;  // names with more digits would not sort by time
+  std::int64_t newest = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    std::int64_t stamp = 0;
+    if (name.starts_with(kPrefix) &&
+        std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), stamp).ec == std::errc{} &&
+        stamp <= kMost)
+      newest = std::max(newest, stamp);
+  }
+  return newest;
 }
 
 std::uint32_t masked_crc(const std::string& data) {
@@ -102,12 +125,12 @@ Scalars scalars_of(const nlohmann::ordered_json& record) {
   return scalars;
 }
 
-std::string EventFile::new_name() {
+std::string EventFile::new_name(const std::string& folder) {
   static std::atomic<int> number{0};
   std::array<char, 256> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
-  return fmt::format("events.out.tfevents.{:010d}.{}.{}.{}", static_cast<std::int64_t>(wall_time()), host.data(),
-                     ::getpid(), number++);
+  const std::int64_t seconds = std::max(static_cast<std::int64_t>(wall_time()), newest_stamp(folder) + 1);
+  return fmt::format("{}{:010d}.{}.{}.{}", kPrefix, seconds, host.data(), ::getpid(), number++);
 }
 
 EventFile::EventFile(const std::string& path, std::optional<std::int64_t> resumed)

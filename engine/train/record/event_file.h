@@ -28,7 +28,8 @@ class EventFile {
   // Makes the file. `resumed`: the step from which the run continues; TensorBoard drops later ones of earlier files.
   // Error(io).
   EventFile(const std::string& path, std::optional<std::int64_t> resumed);
-  static std::string new_name();  // of a file in the run's folder
+  // The name of a new file in the run's folder, after those of all event files there: readers go by the names.
+  static std::string new_name(const std::string& folder);
 
   void add(std::int64_t step, const Scalars& scalars);     // Error(io)
   void add_options(const nlohmann::ordered_json& config);  // for the HPARAMS tab. Error(io)

@@ -121,20 +121,22 @@ void RunFolder::keep_newest(int count) const {
   for (std::size_t i = static_cast<std::size_t>(count); i < found.size(); ++i) fs::remove_all(found[i].second, error);
 }
 
-void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t> continued_from) {
+void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t> continued_from, bool adds) {
   if (!writes()) return;
   if (continued_from) set_aside_after(path_, *continued_from);
   const std::string metrics = path_ + "/metrics.jsonl", config = config_file(config_toml);
   for (const char* const name : {"/summary.json", "/env.json", "/report.html", "/predictions.json"})
     remove_unfinished(path_ + name);
   remove_unfinished(config);
-  const std::string table = path_ + "/metrics.csv", events = path_ + "/" + EventFile::new_name();
-  for (const std::string& file : {metrics, table, events}) made_.note_unless_there(file);
+  const std::string table = path_ + "/metrics.csv", events = path_ + "/" + EventFile::new_name(path_);
+  for (const std::string& file : {metrics, table}) made_.note_unless_there(file);
   metrics_ = AppendFile(metrics, AppendFile::Open::existing_or_new);
   table_ = AppendFile(table, AppendFile::Open::existing_or_new);
   // A run that left events but no checkpoint is replaced: TensorBoard drops its events from step 0 on.
   constexpr std::int64_t kBeforeAll = -1;
-  events_ = EventFile(events, continued_from || !has_events(path_) ? continued_from : std::optional(kBeforeAll));
+  if (adds) made_.note_unless_there(events);
+  if (adds)
+    events_ = EventFile(events, continued_from || !has_events(path_) ? continued_from : std::optional(kBeforeAll));
   made_.note_unless_there(config);
   if (!is_file_or_link(config)) write_file_atomically(config, config_toml);
   for (const char* of_before : {"/summary.json", "/predictions.json"}) ::unlink((path_ + of_before).c_str());
@@ -158,6 +160,18 @@ std::string RunFolder::config_file(const std::string& text) const {
   std::error_code error;
   return fs::is_regular_file(latest, error) && without_comments(contents(latest)) == without_comments(text) ? latest
                                                                                                             : file;
+}
+
+std::set<bool> RunFolder::evaluated_at(std::int64_t step) const {
+  std::set<bool> averages;
+  std::ifstream in(path_ + "/metrics.jsonl", std::ios::binary);
+  for (std::string line; writes() && std::getline(in, line) && !in.eof();) {
+    const auto record = nlohmann::json::parse(line, nullptr, false);
+    if (record.is_object() && record.value("kind", nlohmann::json()) == "eval" &&
+        record.value("step", nlohmann::json()) == step)
+      averages.insert(record.value("average", nlohmann::json()) == true);
+  }
+  return averages;
 }
 
 double RunFolder::seconds_train() const {

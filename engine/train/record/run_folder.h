@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "engine/base/file_handle.h"
@@ -50,7 +51,10 @@ class RunFolder {
   // Sets checkpoints aside that are newer than `continued_from`. Writes config.toml, or the next config.<N>.toml unless
   // the latest has the same text but for comments. Removes an old summary.json and opens metrics.jsonl. A new run
   // clears metrics.jsonl. A continued run truncates it after the last complete line of a step up to `continued_from`.
-  void begin(const std::string& config_toml, std::optional<std::int64_t> continued_from);
+  // Unless it `adds` records, there is no new event file.
+  void begin(const std::string& config_toml, std::optional<std::int64_t> continued_from, bool adds = true);
+  // Whether metrics.jsonl has an evaluation of the weights (false) and of their average (true) at this step.
+  std::set<bool> evaluated_at(std::int64_t step) const;
   // Writes a line of metrics.jsonl and of metrics.csv, and an event, without a sync. Error(io)
   void append_metrics(const nlohmann::ordered_json& record);
   EventFile& events() { return events_; }

@@ -142,7 +142,7 @@ TEST_CASE("the closing text of a run, exactly") {
   CHECK_THAT(summary_text(summary), Catch::Contains("\nResult: Acc@1 97.500  loss 0.0951\n"));
   summary.interrupted = true;
   CHECK(summary_text(summary, "--cpu\x02") ==
-        tables + "run folder runs/x\\x01\nInterrupted; continue with --resume runs/x\\x01 --cpu\\x02\n");
+        tables + "run folder runs/x\\x01\nInterrupted; continue with --resume $'runs/x\\001' --cpu\\x02\n");
   summary.pipeline_stages = 2;
   CHECK_THAT(summary_text(summary), Catch::Contains("seconds     stage 0.0  stage 0.1\n"));
   CHECK(summary_text({.interrupted = true}, "--cpu 2") == "Interrupted\n");

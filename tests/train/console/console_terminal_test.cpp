@@ -200,11 +200,13 @@ TEST_CASE("a quiet console prints nothing but notices, on stderr") {
 TEST_CASE("the closing text is wrapped at the width of the terminal, and nowhere in a file") {
   RunSummary summary;
   summary.interrupted = true;
-  summary.output_dir = "runs/a-name-that-is-so-long-that-the-command-does-not-fit-80-columns";
+  summary.output_dir = "runs/a name that is so long that neither it nor the command fits in 80 columns";
   const std::string text = summary_text(summary, "--cpu 3");
   CHECK(on_file(STDOUT_FILENO, [&] { print_summary(summary, "--cpu 3"); }) == text);
   const std::string wrapped_text = wrapped(text, 80);
   CHECK(wrapped_text != text);
+  const std::string command = text.substr(text.find("Interrupted"));
+  CHECK_THAT(wrapped_text, Catch::EndsWith("\n" + command));  // it can be copied from one line
   CHECK(on_terminal([&] { print_summary(summary, "--cpu 3"); }) == wrapped_text);
 }
 
