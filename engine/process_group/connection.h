@@ -21,7 +21,9 @@ enum class Kind : std::uint8_t {
   here,      // rank to rank 0: answer to `roll`
   silent,    // rank 0 to the requesting ranks: the ranks that did not answer
   busy,      // rank to rank 0: busy (1) or no longer (0); rank 0 to all: wait longer, a rank is or was busy
-  bye,       // rank to rank 0: its last message
+  accepted,  // rank 0 to a rank: its Hello is accepted, other ranks are missing
+  rejected,  // rank 0 to the accepted ranks: which process it refused, and why
+  bye,       // rank to rank 0: its last message; the last kind
 };
 
 struct Message {

@@ -5,17 +5,20 @@
 #include <poll.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <stdexcept>
 #include <utility>
 
+#include "engine/base/fault.h"
 #include "engine/process_group/start_thread.h"
 
 namespace dp::process_group {
 namespace {
 
-constexpr const char* kProtocol = "dp-world-2";
+constexpr const char* kProtocol = "dp-world-3";
 constexpr std::size_t kLongestHello = 4096;
 constexpr std::ptrdiff_t kMostStrangers = 64;
+constexpr std::size_t kMostRejected = 8;
 constexpr auto kHelloWithin = std::chrono::seconds(10);
 constexpr int kTick = 100;  // milliseconds; poll timeout
 constexpr auto kReportTime = std::chrono::seconds(2);
@@ -200,20 +203,22 @@ void Coordinator::end_roll_call() {
 void Coordinator::welcome(Guest& guest, const std::string& text) {
   const Hello hello = parse_hello(text);
   if (!same_secret(hello.token, options_.token))
-    return reject(guest,
+    return reject(guest, hello,
                   "its token differs from rank 0's; set DP_TOKEN to the same text for every rank, or choose another "
                   "port");
   if (hello.size != options_.size)
-    return reject(guest,
+    return reject(guest, hello,
                   fmt::format("it was started with {} ranks, rank 0 with {}; start all ranks with the same number",
                               hello.size, options_.size));
   if (hello.rank < 0 || hello.rank >= options_.size)
-    return reject(guest, fmt::format("rank {} does not exist; ranks count from 0", hello.rank));
+    return reject(guest, hello, fmt::format("rank {} does not exist; ranks count from 0", hello.rank));
   if (joined_.contains(hello.rank))
-    return reject(guest, fmt::format("rank {} has already joined; give each process its own rank", hello.rank));
+    return reject(guest, hello, fmt::format("rank {} has already joined; give each process its own rank", hello.rank));
   guest.rank = hello.rank;
   joined_[hello.rank] = text;
   if (failure_) return guest.connection.send({Kind::fail, 0, to_text(*failure_)});
+  guest.connection.send({Kind::accepted});
+  for (const std::string& who : rejected_) guest.connection.send({Kind::rejected, 0, who});
   if (joined_.size() < static_cast<std::size_t>(options_.size)) return;
   std::vector<std::string> hellos;
   for (const auto& [rank, one] : joined_) {
@@ -225,9 +230,15 @@ void Coordinator::welcome(Guest& guest, const std::string& text) {
   listener_.close();  // no further ranks are expected
 }
 
-void Coordinator::reject(Guest& guest, const std::string& why) {
+// The waiting ranks continue to wait, because anyone may connect: only a rank that is missing is reported as a failure.
+void Coordinator::reject(Guest& guest, const Hello& hello, const std::string& why) {
   guest.connection.send({Kind::refused, 0, "rank 0 rejected this rank: " + why});
   guest.gone = true;
+  const std::string who = fmt::format("rank 0 rejected rank {} of {} on host '{}': {}", hello.rank, hello.size,
+                                      printable(hello.name, 64), why);
+  if (rejected_.size() >= kMostRejected || !rejected_.insert(who).second) return;
+  std::fprintf(stderr, "dp: warning: %s; still waiting for %s\n", who.c_str(), missing(joined_).c_str());
+  tell_all({Kind::rejected, 0, who});
 }
 
 void Coordinator::lose(Guest& guest) {
@@ -245,8 +256,9 @@ void Coordinator::check_deadlines() {
     return fail(
         {Failure::kNobody,
          Error(ErrorCode::timeout,
-               fmt::format("{} did not join within {:g} s; check that all ranks were started, or raise --timeout",
-                           missing(joined_), options_.timeout_seconds))});
+               fmt::format("{} did not join within {:g} s{}; check that all ranks were started, or raise --timeout",
+                           missing(joined_), options_.timeout_seconds,
+                           rejected_.empty() ? "" : fmt::format(" ({})", fmt::join(rejected_, "; "))))});
   for (auto& [number, round] : rounds_) {
     if (now_ < round.deadline) continue;
     if (!only_busy_ones_miss(round))

@@ -71,7 +71,7 @@ class Coordinator {
   void end_roll_call();
   void look_at_clock();
   void welcome(Guest& guest, const std::string& hello);
-  void reject(Guest& guest, const std::string& why);
+  void reject(Guest& guest, const Hello& hello, const std::string& why);
   void lose(Guest& guest);
   void check_deadlines();
   bool only_busy_ones_miss(const Round& round) const;
@@ -90,6 +90,7 @@ class Coordinator {
   WakeUp closing_;
   std::list<Guest> guests_;
   std::map<int, std::string> joined_;  // by rank
+  std::set<std::string> rejected_;     // who was refused, and why; at most kMostRejected
   std::map<std::uint64_t, Round> rounds_;
   std::optional<RollCall> roll_call_;
   std::uint64_t roll_calls_ = 0;

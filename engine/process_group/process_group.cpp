@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdio>
 #include <exception>
 #include <filesystem>
 #include <fstream>
 
+#include "engine/base/fault.h"
 #include "engine/process_group/process_group_state.h"
 #include "engine/process_group/start_thread.h"
 #include "kernels/mpi_plugin.h"
@@ -25,6 +27,7 @@ using process_group::Message;
 namespace {
 
 constexpr std::size_t kLongestAnswer = std::size_t{256} << 20;
+constexpr double kAnswerWithin = 30;  // seconds; rank 0 answers at once
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -81,9 +84,13 @@ void ProcessGroup::State::join() {
   }
   std::unique_lock lock(mutex_);
   // Rank 0 enforces the timeout. If rank 0 ends, the connection closes, which also ends this wait.
+  const double began = waited;
   while (!changed_.wait_for(lock, std::chrono::duration<double>(kTry), [this] { return welcome_ || failure_; })) {
     if (interrupted()) end_by({Failure::kNobody, Error(ErrorCode::timeout, "interrupted while ranks were missing")});
     waited += kTry;
+    const double answer = std::min(kAnswerWithin, options.timeout_seconds);
+    if (!accepted_ && waited - began >= answer)
+      end_by(not_rank_0(ErrorCode::timeout, fmt::format("did not answer within {:g} s", answer)));
     if (waited > options.timeout_seconds + 5) end_by({0, Error(ErrorCode::timeout, "it did not accept this rank")});
   }
   if (!welcome_) {  // the first call reports a failure after the welcome
@@ -126,7 +133,11 @@ void ProcessGroup::State::leave() {
 void ProcessGroup::State::read() {
   const auto lost = [this] {
     const std::scoped_lock lock(mutex_);
-    if (!leaving_) end_by({0, Error(ErrorCode::device, "its process ended")});
+    if (leaving_) return;
+    if (accepted_ || options.rank == 0)
+      end_by({0, Error(ErrorCode::device, "its process ended")});
+    else
+      end_by(not_rank_0(ErrorCode::device, "closed the connection without an answer"));
   };
   while (true) {
     std::array<pollfd, 2> watched{{{connection_->descriptor(), POLLIN, 0}, {wake_.descriptor(), POLLIN, 0}}};
@@ -162,6 +173,10 @@ void ProcessGroup::State::take(const Message& message) {
   const std::scoped_lock lock(mutex_);
   switch (message.kind) {
     case Kind::refused: end_by({Failure::kNobody, Error(ErrorCode::usage, message.body)}); break;
+    case Kind::accepted: accepted_ = true; break;
+    case Kind::rejected:
+      if (options.rank != 0) std::fprintf(stderr, "dp: warning: %s\n", printable(message.body, 1024).c_str());
+      break;
     case Kind::welcome:
       for (const std::string& hello : process_group::split(message.body))
         ranks.push_back(process_group::parse_hello(hello));
@@ -179,6 +194,14 @@ void ProcessGroup::State::take(const Message& message) {
     default: throw std::runtime_error("an unexpected message");
   }
   changed_.notify_all();
+}
+
+// The connection exists, but no rank 0 answers on it.
+Failure ProcessGroup::State::not_rank_0(ErrorCode code, const std::string& what) const {
+  return {Failure::kNobody,
+          Error(code, fmt::format("what listens at {}:{} {}: rank 0 has ended, or another program uses this port (see "
+                                  "rank 0's message); choose another --master-port",
+                                  options.address, options.port, what))};
 }
 
 void ProcessGroup::State::end_by(const Failure& failure) {

@@ -51,6 +51,7 @@ struct ProcessGroup::State final : kernels::Rendezvous {
   bool interrupted() const { return options.stop != nullptr && options.stop->load() != 0; }
   void read();
   void take(const process_group::Message& message);
+  process_group::Failure not_rank_0(ErrorCode code, const std::string& what) const;
   void end_by(const process_group::Failure& failure);  // requires mutex_
   void send(const process_group::Message& message);
   [[noreturn]] void rethrow() const;
@@ -65,7 +66,7 @@ struct ProcessGroup::State final : kernels::Rendezvous {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  bool welcome_ = false, leaving_ = false;
+  bool accepted_ = false, welcome_ = false, leaving_ = false;
   std::optional<process_group::Failure> failure_;
   std::map<std::uint64_t, std::vector<std::string>> results_;
   std::optional<std::vector<int>> silent_;  // rank 0's latest answer

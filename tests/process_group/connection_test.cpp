@@ -184,13 +184,13 @@ TEST_CASE("connection: the first message of a rank is packed and unpacked, and m
   CHECK(hello.size == 12);
   CHECK(hello.host == "this host");
   CHECK(hello.name == "name");
-  CHECK(parse_hello(join({"dp-world-2", "t", "-1", "2", "h", "n"})).rank == -1);
+  CHECK(parse_hello(join({"dp-world-3", "t", "-1", "2", "h", "n"})).rank == -1);
   CHECK_THROWS_WITH(parse_hello(join({"dp-world-1", "t", "1", "2", "h", "n"})), "a different protocol");
-  CHECK_THROWS_WITH(parse_hello(join({"dp-world-2", "t", "1", "2", "h"})), "a different protocol");
-  CHECK_THROWS_WITH(parse_hello(join({"dp-world-2", "t", "1", "2", "h", "n", ""})), "a different protocol");
+  CHECK_THROWS_WITH(parse_hello(join({"dp-world-3", "t", "1", "2", "h"})), "a different protocol");
+  CHECK_THROWS_WITH(parse_hello(join({"dp-world-3", "t", "1", "2", "h", "n", ""})), "a different protocol");
   CHECK_THROWS_WITH(parse_hello(""), "a different protocol");
-  CHECK_THROWS_WITH(parse_hello(join({"dp-world-2", "t", "1x", "2", "h", "n"})), "not a number");
-  CHECK_THROWS_WITH(parse_hello(join({"dp-world-2", "t", "1", "2 ", "h", "n"})), "not a number");
+  CHECK_THROWS_WITH(parse_hello(join({"dp-world-3", "t", "1x", "2", "h", "n"})), "not a number");
+  CHECK_THROWS_WITH(parse_hello(join({"dp-world-3", "t", "1", "2 ", "h", "n"})), "not a number");
 }
 
 TEST_CASE("connection: a failure keeps its rank, its code and its message, and unknown codes become known ones") {

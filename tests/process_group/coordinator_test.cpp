@@ -61,6 +61,12 @@ TEST_CASE("coordinator: every reason to reject a rank has its message, and the c
   CHECK(refusal(address, {"the secret", -1, 2, "", ""}) == begin + "rank -1 does not exist; ranks count from 0");
   CHECK(refusal(address, {"the secret", 0, 2, "", ""}) ==
         begin + "rank 0 has already joined; give each process its own rank");
+  for (const Kind kind : {Kind::accepted, Kind::rejected, Kind::rejected, Kind::rejected, Kind::rejected,
+                          Kind::rejected}) {  // each reason once
+    const auto heard = first.next();
+    REQUIRE(heard);
+    CHECK(heard->kind == kind);
+  }
   CHECK(first.is_quiet());
   first.send({Kind::bye});
 }
@@ -106,6 +112,7 @@ TEST_CASE("coordinator: all ranks receive the hello of every rank without the to
   std::vector<Peer> peers;
   for (const int rank : {2, 0, 1}) peers.emplace_back(address, rank, 3);
   for (Peer& peer : peers) {
+    REQUIRE(peer.next(Kind::accepted));
     const auto welcome = peer.next();
     REQUIRE(welcome);
     CHECK(welcome->kind == Kind::welcome);

@@ -368,7 +368,7 @@ TEST_CASE("process group: random bytes on its port do no harm") {
     ::send(strangers.back().get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
   process_group::Connection torn(process_group::connect_to("127.0.0.1", address.port, deadline));
-  torn.send({process_group::Kind::hello, 0, process_group::join({"dp-world-2", "the secret", "one", "2", "", ""})});
+  torn.send({process_group::Kind::hello, 0, process_group::join({"dp-world-3", "the secret", "one", "2", "", ""})});
   std::vector<std::string> here;
   {
     const auto group = ProcessGroup::join(address.options(1, 2));
@@ -395,6 +395,33 @@ TEST_CASE("process group: a message that rank 0 never sends ends the rank") {
   false_rank_0.send({process_group::Kind::bye});
   const auto begin = std::chrono::steady_clock::now();
   rank.join();
-  CHECK_THAT(error, Catch::Contains("its process ended"));
+  CHECK_THAT(error, Catch::Contains("closed the connection without an answer"));
   CHECK(in_time(begin, 10));  // not by the timeout
+}
+
+TEST_CASE("process group: the ranks that wait learn which process was rejected, and why") {
+  GroupAddress address;
+  std::string first;
+  std::thread rank([&] { first = refusal(address.options(0, 2, 3.0)); });
+  const std::string to_stranger = refused_directly(address, 1, 3);
+  rank.join();
+  CHECK_THAT(to_stranger, Catch::Contains("it was started with 3 ranks, rank 0 with 2"));
+  CHECK_THAT(first, Catch::Contains("rank 1 of 2 did not join within 3 s (rank 0 rejected rank 1 of 3 on host ''") &&
+                        Catch::Contains("it was started with 3 ranks, rank 0 with 2"));
+}
+
+TEST_CASE("process group: a program that listens on the port but is not rank 0 is the cause, within the timeout") {
+  for (const bool closes : {false, true}) {
+    GroupAddress address;
+    std::string error;
+    std::thread rank([&] { error = refusal(address.options(1, 2, 2.0)); });
+    pollfd connected{address.listener.get(), POLLIN, 0};
+    CHECK(::poll(&connected, 1, 10000) == 1);
+    FileHandle other(::accept(address.listener.get(), nullptr, nullptr));
+    if (closes) other.close();
+    rank.join();
+    CHECK_THAT(error,
+               Catch::Contains("what listens at 127.0.0.1:") && Catch::Contains("another program uses this port"));
+    CHECK_THAT(error, Catch::Contains(closes ? "closed the connection" : "did not answer within 2 s"));
+  }
 }
