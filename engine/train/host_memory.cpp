@@ -12,6 +12,19 @@
 #include "engine/train/passes.h"
 
 namespace dp {
+
+// One copy of the weights for their digest. A run that saves copies weights and optimizer state for a checkpoint. One
+// more assembles a slot of the state on the CPU, and one more holds a moving average.
+std::size_t bytes_of_copies(const Model& model, const TrainerOptions& options, bool training) {
+  const bool saves = training && !options.output_dir.empty() && !options.dry_run;
+  const auto& devices = options.parallel.devices;
+  const bool on_host = devices.empty() || devices.front().kind != DeviceKind::cuda;
+  const engine::UpdateKind update = engine::kind_of(options.optimizer);
+  const auto slots = static_cast<unsigned>(update.state ? kernels::slots_of(update.rule) : 0);
+  const std::size_t copies = saves ? 1u + slots + on_host + options.parallel.ema_decay.has_value() : 1u;
+  return copies * static_cast<std::size_t>(model.parameter_count()) * sizeof(float);
+}
+
 namespace {
 
 class Run {
@@ -54,19 +67,8 @@ class Run {
     return slots(*data_.test, eval_rows()) + (training_ ? slots(*data_.train, options_.batch_size) : 0);
   }
 
-  // Bytes of copies of the parameters: one of the weights for their digest. A run that saves copies weights and
-  // optimizer state for a checkpoint. One more assembles a slot of the state on the CPU, and one more holds a moving
-  // average.
-  std::size_t of_copies() const {
-    const bool saves = training_ && !options_.output_dir.empty() && !options_.dry_run;
-    const engine::UpdateKind update = engine::kind_of(options_.optimizer);
-    const auto slots = static_cast<unsigned>(update.state ? kernels::slots_of(update.rule) : 0);
-    const std::size_t copies = saves ? 1u + slots + on_host_ + options_.parallel.ema_decay.has_value() : 1u;
-    return copies * static_cast<std::size_t>(model_.parameter_count()) * sizeof(float);
-  }
-
   // A lower bound. Stacks, generated code and small buffers add about 30 MiB, and up to 1 MiB per replica.
-  std::size_t bytes() const { return of_replicas() + of_loaders() + of_copies(); }
+  std::size_t bytes() const { return of_replicas() + of_loaders() + bytes_of_copies(model_, options_, training_); }
 
  private:
   static std::int64_t rows(const Dataset& part, std::int64_t batch) { return std::min(batch, part.size()); }

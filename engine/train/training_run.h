@@ -17,6 +17,7 @@
 #include "engine/train/report/predictions.h"
 #include "engine/train/restore.h"
 #include "engine/train/stop_request.h"
+#include "kernels/host/memory.h"
 
 namespace dp {
 
@@ -85,6 +86,7 @@ class TrainingRun {
   FileHandle summary_end_, trace_end_;  // see require_writable()
   StopRequest stop_, finish_;
   BadImages bad_images_;
+  std::optional<kernels::AddressSpaceOfRun> address_space_;
   nlohmann::ordered_json config_;
   nlohmann::ordered_json resumption_;  // its line of metrics.jsonl; null in a new run
   std::int64_t batches_;               // per epoch

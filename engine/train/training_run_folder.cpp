@@ -13,6 +13,7 @@
 #include "engine/base/text.h"
 #include "engine/train/busy.h"
 #include "engine/train/data_identity.h"
+#include "engine/train/host_memory.h"
 #include "engine/train/passes.h"
 #include "engine/train/record/environment_record.h"
 #include "engine/train/record/records.h"
@@ -72,6 +73,7 @@ void TrainingRun::begin() {
                        most_steps_ - state_.step));
   prepare_batches(net_, &train_, test_, options_.optimizer, callbacks_.on_work);
   store_logits();
+  address_space_.emplace(bytes_of_copies(net_.model(), options_, /*training=*/true));
   if (callbacks_.on_start) callbacks_.on_start(net_, options_);
   begin_folder(continued_from);
 }

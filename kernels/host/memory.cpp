@@ -46,6 +46,7 @@ class HostBuffer final : public Buffer {
 constexpr std::size_t kUnlimited = std::numeric_limits<std::size_t>::max();
 
 std::atomic<std::size_t> stacks_in_reserve{0};
+std::atomic<int> runs{0};  // AddressSpaceOfRun
 
 std::size_t stack_bytes() {
   pthread_attr_t attributes;
@@ -80,12 +81,20 @@ std::size_t free_address_space() {
 
 void require_address_space(std::size_t bytes) {
   const std::size_t free = free_address_space();
-  const std::size_t reserve = kAddressReserve + stacks_in_reserve.load();
+  const std::size_t reserve = (runs.load() > 0 ? kAddressReserve / 4 : kAddressReserve) + stacks_in_reserve.load();
   if (free >= reserve && free - reserve >= bytes) return;
-  throw Error(ErrorCode::device, "out of address space: " + std::to_string(bytes) + " bytes requested, " +
-                                     std::to_string(free) + " free, of which " + std::to_string(reserve) +
+  const std::string wanted = bytes > 0 ? std::to_string(bytes) + " bytes requested, " : "";  // 0: only the reserve
+  throw Error(ErrorCode::device, "out of address space: " + wanted + std::to_string(free) + " free, of which " +
+                                     std::to_string(reserve) +
                                      " are reserved; raise ulimit -v and -d, or use fewer replicas or threads");
 }
+
+AddressSpaceOfRun::AddressSpaceOfRun(std::size_t bytes) {
+  require_address_space(bytes);
+  ++runs;
+}
+
+AddressSpaceOfRun::~AddressSpaceOfRun() { --runs; }
 
 StackReserve::StackReserve(int threads) : bytes_(static_cast<std::size_t>(threads) * stack_bytes()) {
   stacks_in_reserve += bytes_;

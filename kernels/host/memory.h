@@ -18,6 +18,17 @@ std::size_t free_address_space();
 // Error(device) unless `bytes` plus all reserves are free.
 void require_address_space(std::size_t bytes);
 
+// Made once a run has all its threads and memory. Error(device) unless `bytes`, which it takes later at times, and all
+// reserves are free. While it exists, a quarter of kAddressReserve is left: what was enough at the start of a run must
+// not end it at a checkpoint.
+class AddressSpaceOfRun {
+ public:
+  explicit AddressSpaceOfRun(std::size_t bytes);
+  ~AddressSpaceOfRun();
+  AddressSpaceOfRun(const AddressSpaceOfRun&) = delete;
+  AddressSpaceOfRun& operator=(const AddressSpaceOfRun&) = delete;
+};
+
 // Reserves address space for the stacks of `threads` threads, because OpenMP may end and restart the threads of a team
 // at any time.
 class StackReserve {
