@@ -1,5 +1,6 @@
 // dp_train: trains a network from the command line.
 #include <dp/dp.h>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -71,7 +72,8 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   const Command command = with_recorded_options(given, group);
   const dp::models::Entry& entry = dp::models::find(command.model);
   dp::TrainerOptions options = trainer_options(command, devices.list, group);
-  if (leads) warn(devices.warning), warn(without_effect(command, devices.list.front().kind));
+  if (leads)
+    warn(ignored_launcher(command)), warn(devices.warning), warn(without_effect(command, devices.list.front().kind));
   if (command.estimate_memory) {
     estimate_memory(command, entry, options);
     return code_of(signals);
@@ -204,12 +206,16 @@ int fail_rank(const std::shared_ptr<dp::ProcessGroup>& group, const dp::Error& e
 
 int guarded(int argc, char* const* argv) {
   std::shared_ptr<dp::ProcessGroup> group;
+  const std::atomic<int>* received = nullptr;
   try {
     Signals& signals = handle_signals();
+    received = &signals.received;
     const auto command = parse_command(argc, argv);
     return command ? run(*command, argv, group, signals) : code_of(signals);
   } catch (const dp::Error& error) {
-    return fail_rank(group, error);
+    const int code = fail_rank(group, error);
+    const bool stalled = code == static_cast<int>(dp::ErrorCode::timeout);  // the step that a signal waited for
+    return stalled && received != nullptr && received->load() != 0 ? 128 + received->load() : code;
   } catch (const std::bad_alloc&) {
     return fail_rank(group, dp::Error(dp::ErrorCode::device, "out of host memory; use a smaller --batch-size"));
   } catch (const std::exception& error) {

@@ -2,7 +2,11 @@
 
 #include <dp/error.h>
 #include <dp/launch.h>
+#include <charconv>
 #include <cstdlib>
+#include <cstring>
+#include <string>
+#include <system_error>
 
 #include "usage.h"
 
@@ -26,6 +30,29 @@ void check_processes(const Command& command) {
     usage("--node-rank " + std::to_string(command.node_rank) + " must be less than --nnodes " +
           std::to_string(command.nnodes));
   if (command.nnodes > 1 && !command.master_addr) usage("--nnodes requires --master-addr, the address of host 0");
+}
+
+std::string ignored_launcher(const Command& command) {
+  struct Launcher {
+    const char *size, *rank, *name;
+  };
+  constexpr Launcher kLaunchers[] = {{"WORLD_SIZE", "RANK", "torchrun"},
+                                     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun"},
+                                     {"PMI_SIZE", "PMI_RANK", "mpirun"},
+                                     {"SLURM_NTASKS", "SLURM_PROCID", "srun"}};
+  const auto number = [](const char* variable) {
+    const char* const text = std::getenv(variable);
+    int value = 0;
+    if (text == nullptr || std::from_chars(text, text + std::strlen(text), value).ec != std::errc{}) value = 0;
+    return value;
+  };
+  if (command.engine != "dp") return "";
+  for (const auto& [size, rank, name] : kLaunchers)
+    if (number(size) > 1 && number(rank) == 0)
+      return std::string(size) + " is " + std::to_string(number(size)) +
+             ", but --engine dp runs one process: copies that " + name +
+             " starts train the same network, each by itself; use --engine ddp to train one together";
+  return "";
 }
 
 std::optional<dp::ProcessGroupOptions> rank_of_this_process(const Command& command, const std::atomic<int>& stop) {

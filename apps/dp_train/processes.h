@@ -4,6 +4,7 @@
 #include <dp/process_group.h>
 #include <atomic>
 #include <optional>
+#include <string>
 
 #include "command.h"
 #include "devices.h"
@@ -13,6 +14,10 @@ namespace dp_train {
 
 // dp::Error(usage) for flags that the chosen --engine does not support, or that contradict each other.
 void check_processes(const Command& command);
+
+// Which variable shows that a launcher starts several copies of a run of one process (--engine dp); empty if none does,
+// and in copies other than the first.
+std::string ignored_launcher(const Command& command);
 
 // This process's rank, if a launcher or mpirun started it as one. Nullopt if this process must start the ranks.
 std::optional<dp::ProcessGroupOptions> rank_of_this_process(const Command& command, const std::atomic<int>& stop);

@@ -1,5 +1,5 @@
-# Hardening of our own programs, libraries and plugins (docs/decisions/0055-hardened-programs.md). Options of folders, not
-# of dp_flags, so that they reach every target of this project and none of a project that embeds it.
+# Hardening of our own programs, libraries and plugins (docs/decisions/0055-hardened-programs.md). Options of folders,
+# not of dp_flags, so that they reach every target of this project and none of a project that embeds it.
 option(DP_HARDEN "Compile and link with protections against exploits" ON)
 if(NOT DP_HARDEN)
   return()

@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
+#include <limits>
 #include <system_error>
 
 #include "engine/base/test_modes.h"
@@ -14,6 +16,7 @@ namespace dp::engine {
 namespace {
 
 constexpr int kLooks = 16;
+constexpr double kRounding = 1e-6;
 // Fractions of the timeout: for other processes to end the call, and for the call to end after the flag is raised.
 constexpr double kOthers = 1.0 / 4, kEnd = 1.0 / 2;
 constexpr double kLongestEnd = 10;  // seconds; upper limit of the time from kEnd
@@ -52,16 +55,22 @@ bool Watchdog::sleep(double seconds) {
 
 void Watchdog::watch() {
   kernels::unpin_current_thread();
+  const double limit = options_.seconds > 0 ? options_.seconds : std::numeric_limits<double>::infinity();
+  const double after_stop = std::min(limit, kAfterStop), interval = (options_.stop ? after_stop : limit) / kLooks;
   std::uint64_t seen = 0;
-  int still = 0;  // counts polls, not seconds: time in which the process was suspended does not count
-  while (sleep(options_.seconds / kLooks)) {
+  // Polls, not seconds: time in which the process was suspended does not count.
+  int still = 0, still_after_stop = 0;
+  while (sleep(interval)) {
     const std::uint64_t now = progress_count();
     if (!in_call() || now != seen) {
       seen = now;
-      still = 0;
-    } else if (++still == kLooks) {
-      judge();
-      still = 0;
+      still = still_after_stop = 0;
+      continue;
+    }
+    still += 1, still_after_stop += stop() != 0;
+    if (still_after_stop >= kLooks || still >= limit / interval - kRounding) {
+      judge(still_after_stop >= kLooks ? after_stop : limit);
+      still = still_after_stop = 0;
     }
   }
 }
@@ -80,13 +89,13 @@ bool Watchdog::call_ends_within(double seconds) {
   return false;
 }
 
-void Watchdog::judge() {
+void Watchdog::judge(double seconds) {
   bool own_fault = !options_.others;
   for (int i = 0; i < options_.replicas; ++i) own_fault = own_fault || !options_.waits(i);
   // If all replicas of this process wait for other processes, those get time to report the cause first.
-  if (!own_fault && call_ends_within(options_.seconds * kOthers)) return;
+  if (!own_fault && call_ends_within(seconds * kOthers)) return;
   const std::uint64_t call = calls_.load(), seen = progress_count();
-  const Error error(ErrorCode::timeout, describe(!own_fault && options_.silent ? options_.silent() : ""));
+  const Error error(ErrorCode::timeout, describe(seconds, !own_fault && options_.silent ? options_.silent() : ""));
   if (calls_.load() != call || progress_count() != seen) return;  // progress resumed during the query of other ranks
   if (!options_.abort->load(std::memory_order_acquire)) {
     const std::scoped_lock lock(mutex_);
@@ -95,17 +104,17 @@ void Watchdog::judge() {
   options_.abort->store(true, std::memory_order_release);
   const bool tested = static_cast<bool>(test_modes().after_abort);
   if (tested) test_modes().after_abort();
-  const double patience = tested ? 60 : std::min(options_.seconds * kEnd, kLongestEnd);
+  const double patience = tested ? 60 : std::min(seconds * kEnd, kLongestEnd);
   if (call_ends_within(options_.others ? patience / 10 : patience)) return;
   std::fflush(stdout);
   std::fprintf(stderr, "dp: error: %s; a stalled thread cannot be stopped: aborting the process\n", error.what());
   std::fflush(stderr);
   if (options_.last_words) options_.last_words(error);
   if (options_.others && call_ends_within(patience * 0.9)) return;
-  ::_exit(static_cast<int>(ErrorCode::timeout));
+  ::_exit(stop() > 0 && stop() < NSIG ? 128 + stop() : static_cast<int>(ErrorCode::timeout));
 }
 
-std::string Watchdog::describe(const std::string& silent) const {
+std::string Watchdog::describe(double seconds, const std::string& silent) const {
   std::string culprits, all;
   for (int i = 0; i < options_.replicas; ++i) {
     const bool waits = options_.waits(i);
@@ -117,7 +126,7 @@ std::string Watchdog::describe(const std::string& silent) const {
   else
     culprits =
         (silent.empty() ? "" : silent + " did not answer (is its process stopped?): ") + "no replica made progress";
-  return fmt::format("{} for {:g} s: {}", culprits, options_.seconds, all);
+  return fmt::format("{} for {:g} s{}: {}", culprits, seconds, stop() != 0 ? " after the request to stop" : "", all);
 }
 
 }  // namespace dp::engine

@@ -15,11 +15,14 @@
 
 namespace dp::engine {
 
+inline constexpr double kAfterStop = 15;  // less than what schedulers wait between SIGTERM and SIGKILL, often 30 s
+
 struct WatchdogOptions {
-  double seconds = 0;                   // without progress of any replica; above 0
-  int replicas = 1;                     // of this process
-  kernels::AbortFlag* abort = nullptr;  // raised to end the waits of a stalled call
-  bool others = false;                  // other processes have replicas, which may be the cause and may raise the flag
+  double seconds = 0;                      // without progress of any replica; 0: no limit until `stop`
+  const std::atomic<int>* stop = nullptr;  // non-zero: from then on at most kAfterStop seconds without progress
+  int replicas = 1;                        // of this process
+  kernels::AbortFlag* abort = nullptr;     // raised to end the waits of a stalled call
+  bool others = false;  // other processes have replicas, which may be the cause and may raise the flag
   std::function<std::uint64_t(int)> progress_count{};  // changes when that replica makes progress
   std::function<bool(int)> waits{};                    // whether that replica waits for another one
   std::function<std::string(int)> name{};              // "replica 1 (cpu)"
@@ -30,8 +33,8 @@ struct WatchdogOptions {
 
 // After `seconds` without progress, raises the flag if a replica of this process is the cause. Otherwise first gives
 // other processes time to end the call. The call then ends, and verdict() gives the cause. If it does not end, because
-// a thread is blocked in code that does not check the flag, the error is printed and the process exits with status 6.
-// This happens within twice `seconds`.
+// a thread is blocked in code that does not check the flag, the error is printed and the process exits with status 6,
+// or after a signal with 128 + its number. This happens within twice `seconds`, or twice kAfterStop after a stop.
 class Watchdog {
  public:
   explicit Watchdog(WatchdogOptions options);
@@ -51,9 +54,10 @@ class Watchdog {
   bool sleep(double seconds);  // false: the watchdog is being destroyed
   bool in_call() const { return calls_.load() % 2 == 1; }
   bool call_ends_within(double seconds);
-  void judge();
+  int stop() const { return options_.stop == nullptr ? 0 : options_.stop->load(); }
+  void judge(double seconds);  // `seconds` without progress
   std::uint64_t progress_count() const;
-  std::string describe(const std::string& silent) const;
+  std::string describe(double seconds, const std::string& silent) const;
 
   const WatchdogOptions options_;
   std::atomic<std::uint64_t> calls_{0};  // odd: a call is running

@@ -125,7 +125,7 @@ DataParallel::State::State(const Model& model, ResolvedOptions resolved)
         refuse("--reduce-dtype differs between the ranks; start all ranks with the same one");
   }
   make_replicas();
-  if (*options.timeout_seconds > 0) team.watch();  // the first collectives follow
+  if (*options.timeout_seconds > 0 || options.stop != nullptr) team.watch();  // the first collectives follow
   make_communicators();
   if (setup.scales_loss()) engine::write_loss_scale(team, {options.loss_scale.initial, 0});
   make_graphs();

@@ -124,6 +124,7 @@ std::vector<NormOfStages> ReplicaSet::join_norms(const std::vector<std::vector<B
 void ReplicaSet::watch() {
   WatchdogOptions o;
   o.seconds = *setup.options.timeout_seconds;
+  o.stop = setup.options.stop;
   o.replicas = static_cast<int>(replicas.size());
   o.abort = pool.abort_flag();
   o.others = setup.options.process_group && setup.size() > 1;

@@ -40,6 +40,7 @@ void check_init(const TrainerOptions& options) {
 
 DataParallelOptions with_split(const Model& model, const TrainerOptions& options) {
   DataParallelOptions parallel = options.parallel;
+  if (parallel.stop == nullptr) parallel.stop = options.stop;
   if (options.measure_split) parallel.split_weights = measure_split(model, parallel, options.batch_size);
   return parallel;
 }
@@ -70,12 +71,12 @@ struct Trainer::State {
     return bytes;
   }
 
-  bool leads() const { return !options.parallel.process_group || options.parallel.process_group->leads(); }
   void report_threads(const TrainerCallbacks& callbacks) const {
     if (const std::string text = net.threads_notice(); callbacks.on_message && !text.empty())
       callbacks.on_message(text);
   }
 
+  bool leads() const { return !options.parallel.process_group || options.parallel.process_group->leads(); }
 
   LoaderOptions loader_options() const {
     LoaderOptions loader{.seed = options.parallel.seed, .workers = options.workers};
@@ -132,8 +133,8 @@ DataParallel& Trainer::net() { return state_->net; }
 RunSummary Trainer::run(const TrainerCallbacks& given) {
   const TrainerCallbacks callbacks = state_->leads() ? given : TrainerCallbacks{};
   if (std::exchange(state_->used, true)) throw Error(ErrorCode::usage, "a trainer runs only once; create another");
-  TrainerOptions& options = state_->options;
   state_->report_threads(callbacks);
+  TrainerOptions& options = state_->options;
   require_memory_beyond(state_->held(), state_->net.model(), state_->data, options, /*training=*/true);
   Loader train = state_->train_loader();
   Loader test = state_->test_loader();
@@ -158,8 +159,8 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   const Notice notice = [&](const std::string& text) {
     if (callbacks.on_message) callbacks.on_message(text);
   };
-  FileHandle summary_end;
   state_->report_threads(callbacks);
+  FileHandle summary_end;
   if (!options.summary_file.empty()) summary_end = require_writable(options.summary_file);
   require_memory_beyond(state_->held(), state_->net.model(), state_->data, options, /*training=*/false);
   RunSummary summary = describe(state_->net, options);

@@ -196,3 +196,17 @@ TEST_CASE("progress restarts the timeout") {
   CHECK(!scene.abort);
   watchdog.end();
 }
+
+TEST_CASE("after a request to stop, a call without progress ends in time, also without a timeout") {
+  std::atomic<int> stop{0};
+  HeldStall stall("backward:dev0:step1");
+  DataParallelOptions options = watched(1, 0);
+  options.stop = &stop;
+  DataParallel net(small_convnet(), options);
+  train(net, 1);
+  stop = 15;
+  CHECK_THROWS_WITH(
+      train(net, 1),
+      Catch::StartsWith("replica 0 (cpu) made no progress for 15 s after the request to stop: replica 0 (cpu) is "
+                        "stalled in backward of step 1, last layer 'loss'"));
+}

@@ -1,6 +1,7 @@
 // Options of DataParallel.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -123,7 +124,10 @@ struct DataParallelOptions {
   std::size_t bucket_bytes = 0;  // size of a gradient bucket; 0: chosen from the model
   int threads_per_replica = 0;   // for CPU replicas; 0: cores / replicas
   bool pin_threads = true;       // one core per thread, even if the process inherited a narrower mask
-  std::uint64_t seed = 42;       // for initial weights and dropout
+  // Non-zero: a signal (its number) or the program asked for the end. A call that then makes no progress for 15 s ends
+  // as after timeout_seconds, also if that is 0; a blocked process exits with 128 + the number. A Trainer sets it.
+  const std::atomic<int>* stop = nullptr;
+  std::uint64_t seed = 42;  // for initial weights and dropout
   bool deterministic = false;
   // Forbids Winograd's algorithm for forward convolutions and their data gradients; weight gradients may always use it.
   // Over the depth of ResNet18 the gradients then deviate from the exact ones by up to 5e-6 of their norm, instead of

@@ -106,10 +106,11 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                          profile, dry_run, print_freq, eval_every, patience, record, program, given_by, stop, finish,
                          unsaved] = dp::TrainerOptions{};
   [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, split_weights, bucket_bytes,
-                         threads_per_replica, pin_threads, seed, deterministic, exact_convolutions, tf32, autotune,
-                         graphs, logical_shards, pipeline, batch_norm, fold_norms, parameter_groups, amp, loss_scale,
-                         dropout, label_smoothing, grad_accum_steps, clip_grad_norm, on_nonfinite, ema_decay,
-                         check_replicas, timeout_seconds, trace_first, trace_steps] = dp::DataParallelOptions{};
+                         threads_per_replica, pin_threads, hurried, seed, deterministic, exact_convolutions, tf32,
+                         autotune, graphs, logical_shards, pipeline, batch_norm, fold_norms, parameter_groups, amp,
+                         loss_scale, dropout, label_smoothing, grad_accum_steps, clip_grad_norm, on_nonfinite,
+                         ema_decay, check_replicas, timeout_seconds, trace_first, trace_steps] =
+      dp::DataParallelOptions{};
   [[maybe_unused]] auto [stages, micro_batches, pipeline_schedule, cuts, measured, recompute] = dp::PipelineOptions{};
   [[maybe_unused]] auto [lr, momentum, nesterov, weight_decay] = dp::Sgd{};
   [[maybe_unused]] auto [adamw_lr, beta1, beta2, eps, adamw_decay] = dp::AdamW{};
