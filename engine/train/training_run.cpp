@@ -68,8 +68,7 @@ RunSummary TrainingRun::execute() {
   try {
     train();
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::nonfinite)
-      keep_finished_steps(error.what());
+    if (error.code() != ErrorCode::nonfinite) keep_finished_steps(error.what());
     count_warnings();
     if (error.code() != ErrorCode::nonfinite || (group() != nullptr && !group()->leads())) throw;
     const std::string where = good_checkpoint_.empty() ? "there is no checkpoint yet"

@@ -85,9 +85,9 @@ void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
     recorded_evaluations_ = folder_.evaluated_at(continued_from_);
   }
   // A finished run whose evaluation is recorded gets no further records. Its checkpoint stays if it is `last`.
-  const bool evaluated = options_.eval_every == 0 ||
-                         (recorded_evaluations_.contains(false) &&
-                          (!options_.parallel.ema_decay || recorded_evaluations_.contains(true)));
+  const bool evaluated =
+      options_.eval_every == 0 ||
+      (recorded_evaluations_.contains(false) && (!options_.parallel.ema_decay || recorded_evaluations_.contains(true)));
   const bool adds = !continued_from || !finished() || !evaluated;
   if (!adds) unsaved_ = good_checkpoint_ != folder_.checkpoint("last");
   const std::string bad_images = folder_.path() + "/bad_images.txt";
