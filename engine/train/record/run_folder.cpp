@@ -166,7 +166,7 @@ std::set<bool> RunFolder::evaluated_at(std::int64_t step) const {
   std::set<bool> averages;
   std::ifstream in(path_ + "/metrics.jsonl", std::ios::binary);
   for (std::string line; writes() && std::getline(in, line) && !in.eof();) {
-    const auto record = nlohmann::json::parse(line, nullptr, false);
+    const auto record = parse_record<nlohmann::json>(line);
     if (record.is_object() && record.value("kind", nlohmann::json()) == "eval" &&
         record.value("step", nlohmann::json()) == step)
       averages.insert(record.value("average", nlohmann::json()) == true);
