@@ -2,7 +2,7 @@
 #include "data/small_dataset.h"
 #include "dp/error.h"
 #include "support/catch.h"
-#include "train/spoiled_dataset.h"
+#include "support/spoiled_dataset.h"
 
 namespace {
 

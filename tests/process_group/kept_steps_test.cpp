@@ -5,9 +5,9 @@
 #include "dp/checkpoint.h"
 #include "dp/dp.h"
 #include "process_group/group_ranks.h"
+#include "support/spoiled_dataset.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
-#include "train/spoiled_dataset.h"
 
 using namespace dp;
 using namespace dp::test;

@@ -5,8 +5,8 @@
 
 #include "support/catch.h"
 #include "support/failing.h"
+#include "support/spoiled_dataset.h"
 #include "train/expect_error.h"
-#include "train/spoiled_dataset.h"
 #include "train/tiny_run.h"
 
 namespace {
