@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 
+#include "data/datasets/forwarded_dataset.h"
 #include "data/threads.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
@@ -13,29 +14,19 @@ namespace {
 
 // Reads another image in place of one that cannot be read: the next readable one of the same class, in the order of the
 // data set. So labels, sizes and the order of samples stay as they are, and the replacement depends on the files alone.
-class ReplacedImages final : public Dataset {
+class ReplacedImages final : public ForwardedDataset {
  public:
-  explicit ReplacedImages(std::shared_ptr<const Dataset> whole) : whole_(std::move(whole)) {}
-
-  std::int64_t size() const override { return whole_->size(); }
-  Shape image_shape() const override { return whole_->image_shape(); }
-  std::int64_t classes() const override { return whole_->classes(); }
-  std::vector<std::string> class_names() const override { return whole_->class_names(); }
-  const Normalization& normalization() const override { return whole_->normalization(); }
-  std::int32_t label(std::int64_t index) const override { return whole_->label(index); }
-  Augmentation augmentation() const override { return whole_->augmentation(); }
-  bool varies() const override { return whole_->varies(); }
-  std::vector<std::pair<std::string, std::int64_t>> passed_over() const override { return whole_->passed_over(); }
+  using ForwardedDataset::ForwardedDataset;
 
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
-    const std::int32_t label = whole_->label(index);
+    const std::int32_t label = whole().label(index);
     for (std::int64_t step = 0; step < size(); ++step) {
       const std::int64_t candidate = (index + step) % size();
-      if (whole_->label(candidate) != label || is_bad(candidate)) continue;
+      if (whole().label(candidate) != label || is_bad(candidate)) continue;
       try {
-        if (random == nullptr) return whole_->read(candidate, out, nullptr);
+        if (random == nullptr) return whole().read(candidate, out, nullptr);
         Random own = *random;  // the same numbers, whether or not an earlier candidate has failed just now
-        whole_->read(candidate, out, &own);
+        whole().read(candidate, out, &own);
         *random = own;
         return;
       } catch (const Error& error) {
@@ -61,7 +52,6 @@ class ReplacedImages final : public Dataset {
     return bad_.contains(index);
   }
 
-  std::shared_ptr<const Dataset> whole_;
   mutable std::mutex mutex_;
   mutable std::map<std::int64_t, std::string> bad_;
 };

@@ -1,6 +1,7 @@
 // A data set with the labels of another list of classes.
 #include <map>
 
+#include "data/datasets/forwarded_dataset.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
 #include "dp/trainer.h"
@@ -10,33 +11,22 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-class Relabelled final : public Dataset {
+class Relabelled final : public ForwardedDataset {
  public:
   Relabelled(std::shared_ptr<const Dataset> images, const Names& classes, std::vector<std::int32_t> labels)
-      : images_(std::move(images)), classes_(classes), labels_(std::move(labels)) {}
+      : ForwardedDataset(std::move(images)), classes_(classes), labels_(std::move(labels)) {}
 
-  std::int64_t size() const override { return images_->size(); }
-  Shape image_shape() const override { return images_->image_shape(); }
   std::int64_t classes() const override { return static_cast<std::int64_t>(classes_.size()); }
   std::vector<std::string> class_names() const override { return classes_; }
-  const Normalization& normalization() const override { return images_->normalization(); }
   std::int32_t label(std::int64_t index) const override {
-    const std::int32_t label = images_->label(index);
+    const std::int32_t label = whole().label(index);
     const bool valid = label >= 0 && static_cast<std::size_t>(label) < labels_.size();
     return valid ? labels_[static_cast<std::size_t>(label)] : -1;  // the loader rejects it
   }
-  void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
-    images_->read(index, out, random);
-  }
-  Augmentation augmentation() const override { return images_->augmentation(); }
-  bool varies() const override { return images_->varies(); }
-  std::string sample_id(std::int64_t index) const override { return images_->sample_id(index); }
-  std::vector<std::pair<std::string, std::int64_t>> passed_over() const override { return images_->passed_over(); }
 
  private:
-  std::shared_ptr<const Dataset> images_;
   Names classes_;
-  std::vector<std::int32_t> labels_;  // by the label of images_
+  std::vector<std::int32_t> labels_;  // by the label of the whole data set
 };
 
 std::map<std::string, std::int32_t> numbered(const Names& names) {

@@ -235,7 +235,7 @@ void Coordinator::reject(Guest& guest, const Hello& hello, const std::string& wh
   guest.connection.send({Kind::refused, 0, "rank 0 rejected this rank: " + why});
   guest.gone = true;
   const std::string who = fmt::format("rank 0 rejected rank {} of {} on host '{}': {}", hello.rank, hello.size,
-                                      printable(hello.name, 64), why);
+                                      excerpt(hello.name, 64), why);
   if (rejected_.size() >= kMostRejected || !rejected_.insert(who).second) return;
   std::fprintf(stderr, "dp: warning: %s; still waiting for %s\n", who.c_str(), missing(joined_).c_str());
   tell_all({Kind::rejected, 0, who});

@@ -175,7 +175,7 @@ void ProcessGroup::State::take(const Message& message) {
     case Kind::refused: end_by({Failure::kNobody, Error(ErrorCode::usage, message.body)}); break;
     case Kind::accepted: accepted_ = true; break;
     case Kind::rejected:
-      if (options.rank != 0) std::fprintf(stderr, "dp: warning: %s\n", printable(message.body, 1024).c_str());
+      if (options.rank != 0) std::fprintf(stderr, "dp: warning: %s\n", excerpt(message.body, 1024).c_str());
       break;
     case Kind::welcome:
       for (const std::string& hello : process_group::split(message.body))

@@ -127,12 +127,6 @@ bool all_finite(const Tensor& tensor) {
   return std::all_of(values.begin(), values.end(), [](T value) { return std::isfinite(value); });
 }
 
-std::string shortened(const std::vector<std::string>& list) {
-  std::string out;
-  for (std::size_t i = 0; i < std::min<std::size_t>(list.size(), 8); ++i) out += (i ? "; " : "") + list[i];
-  return list.size() > 8 ? out + fmt::format("; and {} more", list.size() - 8) : out;
-}
-
 // The tensors that the state of this optimizer has. `weights`: the model's state dict.
 NamedTensors state_like(const Model& model, const NamedTensors& weights, const OptimizerState& state) {
   NamedTensors tensors;

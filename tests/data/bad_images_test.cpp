@@ -31,6 +31,28 @@ TEST_CASE("a bad image without another of its class is an error, and so is what 
   CHECK_THROWS_AS(replace_bad_images(small)->image(2), std::runtime_error);
 }
 
+struct Described final : SmallDataset {
+  using SmallDataset::SmallDataset;
+  std::vector<std::string> class_names() const override {
+    return {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
+  }
+  std::string sample_id(std::int64_t index) const override { return "id " + std::to_string(index); }
+  std::vector<std::pair<std::string, std::int64_t>> passed_over() const override { return {{".gif", 2}}; }
+  std::optional<std::vector<std::string>> replaced() const override { return std::vector<std::string>{"a fault"}; }
+};
+
+TEST_CASE("a data set with other labels or replaced images keeps what describes the rest") {
+  const auto whole = std::make_shared<Described>(20);
+  const auto relabelled = with_classes({whole, whole}, whole->class_names()).train;
+  CHECK(relabelled->replaced() == whole->replaced());
+  for (const auto& same : {relabelled, replace_bad_images(whole)}) {
+    CHECK(same->sample_id(7) == "id 7");
+    CHECK(same->class_names() == whole->class_names());
+    CHECK(same->passed_over() == whole->passed_over());
+    CHECK(same->varies() == whole->varies());
+  }
+}
+
 TEST_CASE("bad images are found in the order of the data set, with any number of threads") {
   const auto small = std::make_shared<SmallDataset>(100);
   const auto twice = std::make_shared<SpoiledDataset>(std::make_shared<SpoiledDataset>(small, 70), 7);
