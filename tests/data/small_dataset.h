@@ -16,7 +16,7 @@
 
 namespace dp::test {
 
-class SmallDataset final : public Dataset {
+class SmallDataset : public Dataset {
  public:
   explicit SmallDataset(std::int64_t size, const Shape& shape = Shape{1, 3, 4})
       : shape_(shape), size_(size), pixels_(static_cast<std::size_t>(size * shape.numel())) {
