@@ -300,7 +300,7 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
       "Exit codes: 0 ok, 1 unexpected, 2 usage, 3 bad data or checkpoint, 4 device, 5 non-finite, 6 timeout,\n7 I/O, "
       "128 + n after signal n (INT, TERM, HUP, USR1, USR2), once a checkpoint is written.");
   command_line::add_options(app, command_table(), command, command.given);
-  app.add_subcommand("estimate-memory", "print the memory that this run needs on each replica, and exit")
+  app.add_subcommand("estimate-memory", "print the memory that this run needs on each replica and in all, and exit")
       ->fallthrough()
       ->callback([&] { command.estimate_memory = true; });
   app.add_subcommand("env", "print devices, drivers and versions, and exit")->callback([&] {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
+#include <utility>
 
 #include "images.h"
 
@@ -9,6 +11,33 @@ namespace dp_train {
 namespace {
 
 double mebibytes(std::size_t bytes) { return static_cast<double>(bytes) / 1048576.0; }
+
+// The process on the host, if its data set is there: its size determines the memory of the loader.
+void print_process(const Command& command, const dp::Model& model, const dp::TrainerOptions& trainer) {
+  std::optional<dp::DatasetPair> data;
+  try {
+    data = open_images(command, trainer.dataset_name);
+  } catch (const dp::Error& error) {
+    if (error.code() != dp::ErrorCode::data) throw;
+    std::printf("host memory of the process: unknown without the data set (%s)\n", dp::printable(error.what()).c_str());
+    return;
+  }
+  dp::TrainerOptions options = trainer;
+  if (options.output_dir.empty()) options.output_dir = "runs";  // as a run, which saves checkpoints
+  const dp::HostMemory memory = dp::estimate_host_memory(model, *data, options);
+  const bool gpus = trainer.parallel.devices.front().kind == dp::DeviceKind::cuda;
+  std::printf("host memory of the process, MiB%s\n", gpus ? ", without the GPU driver's" : "");
+  const std::pair<const char*, std::size_t> rows[] = {
+      {"program, libraries, data set, plans", memory.process},
+      {"code that only steps need", memory.code},
+      {"CPU replicas, with short last batches, in whole pages", memory.replicas},
+      {"loader", memory.loaders},
+      {"copies for a checkpoint", memory.copies},
+      {"logits for the report", memory.records},
+      {"threads", memory.threads},
+      {"in all", memory.total()}};
+  for (const auto& [name, bytes] : rows) std::printf("%9.1f  %s\n", mebibytes(bytes), name);
+}
 
 }  // namespace
 
@@ -32,6 +61,7 @@ void estimate_memory(const Command& command, const dp::models::Entry& entry, con
                 mebibytes(use.gradients), mebibytes(use.optimizer), mebibytes(use.statistics), mebibytes(use.average),
                 mebibytes(use.activations), mebibytes(use.workspace), mebibytes(use.other), mebibytes(use.total()));
   }
+  print_process(command, model, trainer);
   const std::size_t free = dp::free_memory(options.devices.front());
   if (free == 0) {
     std::printf("free memory of the devices: unknown\n");

@@ -1,4 +1,4 @@
-// dp_train estimate-memory: the memory of a run on each replica, and the largest batch that fits.
+// dp_train estimate-memory: the memory of a run on each replica and of its process, and the largest batch that fits.
 #pragma once
 
 #include <dp/models.h>
@@ -8,8 +8,8 @@
 
 namespace dp_train {
 
-// Prints one line per replica. Takes the image shape from the data set's name and reads no file. dp::Error(usage) for
-// an unknown data set.
+// Prints one line per replica, for images of the shape that the data set's name implies, and the parts of the process's
+// memory if the data set is there. dp::Error(usage) for an unknown data set.
 void estimate_memory(const Command& command, const dp::models::Entry& entry, const dp::TrainerOptions& options);
 
 }  // namespace dp_train

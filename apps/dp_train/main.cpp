@@ -229,6 +229,7 @@ int guarded(int argc, char* const* argv) {
 
 int main(int argc, char** argv) {
   dp::open_standard_descriptors();
+  dp::return_freed_memory();
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the file-size limit then fails with EFBIG
   return dp_train::guarded(argc, argv);
 }

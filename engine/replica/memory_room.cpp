@@ -1,10 +1,12 @@
 #include "engine/replica/memory_room.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 
 #include "dp/error.h"
 #include "kernels/backend.h"
@@ -32,6 +34,13 @@ std::optional<std::size_t> replica_limit() {
   if (error != std::errc() || last != end || !(mebibytes > 0) || !(mebibytes < 1e9))
     throw Error(ErrorCode::usage, fmt::format("DP_MEMORY_LIMIT='{}' is not a positive number of MiB", text));
   return static_cast<std::size_t>(mebibytes * (1 << 20));
+}
+
+std::size_t resident_now() {
+  std::ifstream file("/proc/self/statm");
+  std::size_t all = 0, resident = 0;
+  file >> all >> resident;
+  return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
 std::size_t taken_on(const Device& device, std::size_t bytes) {

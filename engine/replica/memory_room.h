@@ -18,6 +18,8 @@ struct Room {
 std::optional<Room> room_on(const Device& device);
 // The bytes that a buffer of this size occupies.
 std::size_t taken_on(const Device& device, std::size_t bytes);
+// Bytes of this process that are in memory now; 0: unknown.
+std::size_t resident_now();
 // Bytes that each CPU replica, or stage of one, may use: DP_MEMORY_LIMIT in MiB. With it, a CPU can stand for a device
 // of that size. Empty if it is not set. Error(usage) if it is not a positive number.
 std::optional<std::size_t> replica_limit();

@@ -10,19 +10,37 @@
 #include "engine/parallel/resolved_options.h"
 #include "engine/replica/memory_room.h"
 #include "engine/train/passes.h"
+#include "engine/train/report/predictions.h"
 
 namespace dp {
 
-// One copy of the weights for their digest. A run that saves copies weights and optimizer state for a checkpoint. One
-// more assembles a slot of the state on the CPU, and one more holds a moving average.
+namespace {
+
+std::size_t taken(std::size_t bytes) { return engine::taken_on(Device{}, bytes); }
+
+bool saves(const TrainerOptions& options, bool training) {
+  return training && !options.output_dir.empty() && !options.dry_run;
+}
+
+}  // namespace
+
+// The weights for their digest. A run that saves copies weights, optimizer state and moving average for a checkpoint,
+// and assembles each slot of the state in a buffer first. Every copy passes through a buffer of one tensor.
 std::size_t bytes_of_copies(const Model& model, const TrainerOptions& options, bool training) {
-  const bool saves = training && !options.output_dir.empty() && !options.dry_run;
   const auto& devices = options.parallel.devices;
   const bool on_host = devices.empty() || devices.front().kind != DeviceKind::cuda;
+  std::size_t weights = 0, largest = 0;
+  for (const ParameterSpec& parameter : model.parameters()) {
+    const std::size_t bytes = static_cast<std::size_t>(parameter.shape.numel()) * sizeof(float);
+    weights += bytes, largest = std::max(largest, bytes);
+  }
+  const std::size_t staged = on_host ? taken(largest) : 0;
+  if (!saves(options, training)) return weights + staged;
   const engine::UpdateKind update = engine::kind_of(options.optimizer);
-  const auto slots = static_cast<unsigned>(update.state ? kernels::slots_of(update.rule) : 0);
-  const std::size_t copies = saves ? 1u + slots + on_host + options.parallel.ema_decay.has_value() : 1u;
-  return copies * static_cast<std::size_t>(model.parameter_count()) * sizeof(float);
+  const std::size_t slots = update.state ? kernels::slots_of(update.rule) : 0;
+  const std::size_t assembled = slots > 0 && on_host ? taken(weights) : 0;
+  const std::size_t average = options.parallel.ema_decay ? weights : 0;
+  return (1 + slots) * weights + std::max(assembled, average) + staged;
 }
 
 namespace {
@@ -51,32 +69,72 @@ class Run {
   // Bytes of the CPU replicas; 0 on GPUs.
   std::size_t of_replicas() const {
     if (!on_host_) return 0;
+    // The last batch of an epoch may be short. It has a plan of its own and, for evaluation, folded weights of its own.
+    const auto sizes = [](const Dataset& part, std::int64_t rows, bool drops) {
+      std::vector<std::int64_t> all{rows};
+      if (const std::int64_t last = part.size() % rows; last != 0 && !drops) all.push_back(last);
+      return all;
+    };
     std::vector<std::int64_t> train;
-    if (training_) train.push_back(rows(*data_.train, options_.batch_size));
+    if (training_) train = sizes(*data_.train, rows(*data_.train, options_.batch_size), options_.drop_last);
     std::size_t bytes = 0;
-    for (const MemoryUse& use : estimate_memory(model_, options_.parallel, train, {eval_rows()}, options_.optimizer))
+    for (const MemoryUse& use :
+         estimate_memory(model_, options_.parallel, train, sizes(*data_.test, eval_rows(), false), options_.optimizer))
       bytes += resident_bytes(use, options_.parallel);
     return bytes;
   }
 
-  // Bytes of the image batches that both loaders fill; 0 with device-resident data sets.
+  // Bytes of both loaders: the image batches that they fill, unless the data sets are device-resident, the order of the
+  // samples, and an image for each thread.
   std::size_t of_loaders() const {
     const bool resident =
         options_.images_on == ImagesOn::device || (options_.images_on == ImagesOn::automatic && !on_host_);
-    if (resident) return 0;
-    return slots(*data_.test, eval_rows()) + (training_ ? slots(*data_.train, options_.batch_size) : 0);
+    return of_loader(*data_.test, eval_rows(), resident) +
+           (training_ ? of_loader(*data_.train, options_.batch_size, resident) : 0);
   }
 
-  // A lower bound. Stacks, generated code and small buffers add about 30 MiB, and up to 1 MiB per replica.
-  std::size_t bytes() const { return of_replicas() + of_loaders() + bytes_of_copies(model_, options_, training_); }
+  // Bytes of the logits of an evaluation: on the replicas, and gathered for the report.
+  std::size_t of_records() const {
+    const std::int64_t classes = model_.output().numel();
+    if (!saves(options_, training_) || classes > kMostClasses) return 0;
+    const auto logits = static_cast<std::size_t>(data_.test->size() * classes) * sizeof(float);
+    return on_host_ ? 2 * logits : logits;
+  }
+
+  // A thread that works touches 64 KiB of its stack and its thread-local memory. The thread of a replica also has an
+  // arena of the allocator, with the plans of that replica. Both are measured: bytes of plans follow from libraries.
+  std::size_t of_threads() const {
+    const int each = std::max(options_.parallel.threads_per_replica, 1), others = std::max(options_.workers, 1) * 2;
+    const auto devices = on_host_ ? options_.parallel.devices.size() : 0;
+    return (devices * static_cast<std::size_t>(each) + static_cast<std::size_t>(others)) * (std::size_t{64} << 10) +
+           (devices > 1 ? devices - 1 : 0) * (std::size_t{512} << 10);
+  }
+
+  HostMemory parts() const {
+    HostMemory parts;
+    parts.replicas = of_replicas();
+    parts.loaders = of_loaders(), parts.copies = bytes_of_copies(model_, options_, training_), parts.records = of_records();
+    parts.threads = of_threads();
+    parts.code = kCode;
+    return parts;
+  }
+  std::size_t bytes() const { return parts().total(); }  // without `process`
 
  private:
+  // Which pages of code a run touches cannot be known before it runs. After planning, 16 MiB of mapped files are
+  // resident, at the end of a run with oneDNN 2.6 it is 19 to 21 MiB. oneDNN also generates 3 MiB of code for products
+  // of matrices and reorders when they run first.
+  static constexpr std::size_t kCode = std::size_t{8} << 20;
+
   static std::int64_t rows(const Dataset& part, std::int64_t batch) { return std::min(batch, part.size()); }
   std::int64_t eval_rows() const { return rows(*data_.test, eval_batch_size(options_)); }
-  static std::size_t slots(const Dataset& part, std::int64_t batch) {
+  std::size_t of_loader(const Dataset& part, std::int64_t batch, bool resident) const {
     const std::int64_t own = rows(part, batch), batches = (part.size() + own - 1) / own;
-    const std::int64_t filled = std::min<std::int64_t>(LoaderOptions{}.slots, batches);
-    return static_cast<std::size_t>(filled * own * part.image_shape().numel()) * sizeof(float);
+    const std::int64_t slots = std::clamp<std::int64_t>(batches, 3, LoaderOptions{}.slots);
+    const auto image = static_cast<std::size_t>(part.image_shape().numel());
+    return (resident ? 0 : static_cast<std::size_t>(slots * own) * image * sizeof(float)) +
+           static_cast<std::size_t>(std::max(options_.workers, 1)) * image +
+           static_cast<std::size_t>(part.size()) * sizeof(std::int64_t);
   }
 
   const Model& model_;
@@ -120,6 +178,13 @@ std::size_t resident_bytes(const MemoryUse& use, const DataParallelOptions& opti
   return bytes;
 }
 
+HostMemory estimate_host_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options,
+                                bool training) {
+  HostMemory parts = Run(model, data, options, training).parts();
+  parts.process = engine::resident_now();
+  return parts;
+}
+
 void require_memory_beyond(std::size_t held, const Model& model, const DatasetPair& data, const TrainerOptions& options,
                            bool training) {
   if (options.parallel.process_group) return;
@@ -127,13 +192,13 @@ void require_memory_beyond(std::size_t held, const Model& model, const DatasetPa
   if (!host) return;
   const std::size_t room = host->bytes + held;
   const Run run(model, data, options, training);
-  const std::size_t replicas = run.of_replicas(), all = run.bytes();
-  if (all <= room) return;
+  const HostMemory parts = run.parts();  // what is resident now is not part of the free memory
+  if (parts.total() <= room) return;
   throw Error(ErrorCode::device,
               fmt::format("out of memory: a batch of {} on {} replica{} needs {} ({} for the replicas), but {} are "
                           "available ({}); {}",
-                          run.batch(), run.replicas(), run.replicas() == 1 ? "" : "s", engine::in_units(all),
-                          engine::in_units(replicas), engine::in_units(room), host->limit, what_fits(run, room)));
+                          run.batch(), run.replicas(), run.replicas() == 1 ? "" : "s", engine::in_units(parts.total()),
+                          engine::in_units(parts.replicas), engine::in_units(room), host->limit, what_fits(run, room)));
 }
 
 void require_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training) {

@@ -24,17 +24,12 @@ TrainerOptions options_of(std::int64_t batch, int replicas) {
   return options;
 }
 
-// The expected need: the replicas, up to four training and four evaluation batches, and a copy of the weights.
-std::size_t bytes_of(std::int64_t batch, int replicas) {
-  const std::int64_t eval = std::min<std::int64_t>(std::max<std::int64_t>(batch, 128), 130);
-  const std::int64_t slots = std::min<std::int64_t>(4, (300 + batch - 1) / batch), eval_slots = (130 + eval - 1) / eval;
-  std::size_t bytes =
-      static_cast<std::size_t>((slots * batch + eval_slots * eval) * 784 + narrow_net().parameter_count()) *
-      sizeof(float);
-  for (const MemoryUse& use : estimate_memory(narrow_net(), options_of(batch, replicas).parallel, {batch}, {eval}))
-    bytes += use.total() - use.activations - use.workspace + kernels::resident_bytes(use.activations + use.workspace);
-  return bytes;  // the other buffers are too small to be rounded up
+// What a run needs beyond what is resident.
+std::size_t need_of(const TrainerOptions& options) {
+  const HostMemory parts = estimate_host_memory(narrow_net(), tiny_digits(), options);
+  return parts.total() - parts.process;
 }
+std::size_t bytes_of(std::int64_t batch, int replicas) { return need_of(options_of(batch, replicas)); }
 
 // Suggestions leave a tenth of the free memory unused.
 std::size_t kibibytes_promising(std::size_t bytes) { return bytes / 9 * 10 / kKiB + 2; }
@@ -75,45 +70,49 @@ TEST_CASE("a run that fits to the byte is accepted, and one KiB less memory reje
     }
 }
 
-TEST_CASE("a checkpoint's copies count if one is written") {
-  const FakeSystem system;
+TEST_CASE("each part of a run's host memory is what the run allocates") {
   TrainerOptions options = options_of(40, 2);
+  options.parallel.threads_per_replica = 1;
+  const auto parts = [&] { return estimate_host_memory(narrow_net(), tiny_digits(), options); };
+  std::size_t replicas = 0;
+  for (const MemoryUse& use : estimate_memory(narrow_net(), options.parallel, {40, 20}, {128, 2}, options.optimizer))
+    replicas += resident_bytes(use, options.parallel);
+  CHECK(parts().replicas == replicas);
+  // Four training batches of 40, three of 128 test images, an image for each loader's thread, and the samples' order.
+  CHECK(parts().loaders == (4 * 40 + 3 * 128) * 784 * sizeof(float) + 2 * 784 + (300 + 130) * sizeof(std::int64_t));
+  CHECK(parts().records == 0);
+  CHECK(parts().process > std::size_t{1} << 20);
+  options.images_on = ImagesOn::device;
+  CHECK(parts().loaders == 2 * 784 + (300 + 130) * sizeof(std::int64_t));
   options.output_dir = "run";
-  const std::size_t copy = static_cast<std::size_t>(narrow_net().parameter_count()) * sizeof(float);
-  for (const bool average : {false, true}) {
-    std::size_t bytes = bytes_of(40, 2) + 2 * copy;
-    if (average) {
-      options.parallel.ema_decay = 0.5;
-      bytes += copy + estimate_memory(narrow_net(), options.parallel, {40}).front().average;
-    }
-    system.set_available((bytes + kKiB - 1) / kKiB);
-    CHECK(refusal(options).empty());
-    system.set_available((bytes + kKiB - 1) / kKiB - 1);
-    CHECK_FALSE(refusal(options).empty());
-  }
+  CHECK(parts().records == 2 * 130 * 10 * sizeof(float));
 }
 
-TEST_CASE("a checkpoint needs copies of the weights and the optimizer's state, and a dry run needs none") {
-  const FakeSystem system;
+TEST_CASE("a checkpoint needs copies of the weights, the optimizer's state and the average, and a dry run needs none") {
   const std::size_t copy = static_cast<std::size_t>(narrow_net().parameter_count()) * sizeof(float);
-  const auto check = [&](const Optimizer& optimizer, bool dry_run, std::size_t copies) {
-    INFO(name_of(optimizer) << " " << dry_run);
+  const std::size_t staged = kernels::resident_bytes(16 * 1152 * sizeof(float));  // the largest tensor, fc1.weight
+  const std::size_t assembled = kernels::resident_bytes(copy);
+  const auto check = [&](const Optimizer& optimizer, bool average, bool dry_run, std::size_t bytes) {
+    INFO(name_of(optimizer) << " " << average << dry_run);
     TrainerOptions options = options_of(40, 2);
     options.optimizer = optimizer;
     options.output_dir = "run";
     options.dry_run = dry_run;
-    std::size_t bytes = (4 * 40 + 2 * 128) * 784 * sizeof(float) + copies * copy;
-    for (const MemoryUse& use : estimate_memory(narrow_net(), options.parallel, {40}, {128}, optimizer))
-      bytes += resident_bytes(use, options.parallel);
-    system.set_available((bytes + kKiB - 1) / kKiB);
+    if (average) options.parallel.ema_decay = 0.5;
+    CHECK(estimate_host_memory(narrow_net(), tiny_digits(), options).copies == bytes + staged);
+    const FakeSystem system;
+    const std::size_t kibibytes = (need_of(options) + kKiB - 1) / kKiB;
+    system.set_available(kibibytes);
     CHECK(refusal(options).empty());
-    system.set_available((bytes + kKiB - 1) / kKiB - 1);
+    system.set_available(kibibytes - 1);
     CHECK_FALSE(refusal(options).empty());
   };
-  check(Sgd{.momentum = 0}, false, 2);
-  check(Sgd{.momentum = 0.9f}, false, 3);
-  check(AdamW{}, false, 4);
-  check(AdamW{}, true, 1);
+  check(Sgd{.momentum = 0}, false, false, copy);
+  check(Sgd{.momentum = 0}, true, false, 2 * copy);
+  check(Sgd{.momentum = 0.9f}, false, false, 2 * copy + assembled);
+  check(AdamW{}, false, false, 3 * copy + assembled);
+  check(AdamW{}, true, false, 3 * copy + assembled);
+  check(AdamW{}, false, true, copy);
 }
 
 TEST_CASE("the suggested batch size fits, and so do the replicas") {
@@ -123,7 +122,8 @@ TEST_CASE("the suggested batch size fits, and so do the replicas") {
     options.images_on = place;
     // A larger batch needs fewer loader slots, so host memory is not monotonic in the batch size. Device-resident
     // images use no loader batches.
-    const std::size_t bytes = bytes_of(100, 2) - (place == ImagesOn::device ? (300 + 130) * 784 * sizeof(float) : 0);
+    const std::size_t bytes =
+        bytes_of(100, 2) - (place == ImagesOn::device ? (300 + 3 * 128) * 784 * sizeof(float) : 0);
     system.set_available(kibibytes_promising(bytes));
     options.batch_size = number_behind(refusal(options), "; a batch of ");
     CHECK(options.batch_size >= (place == ImagesOn::device ? 95 : 30));

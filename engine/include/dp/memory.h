@@ -37,6 +37,10 @@ std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOpt
                                        const Optimizer& optimizer = Sgd{.momentum = 0.9f});
 // Bytes that can be allocated on the device now; 0: unknown.
 std::size_t free_memory(const Device& device);
+// For programs, before they start threads: blocks of 1 MiB or more go back to the system when they are freed. The C
+// library otherwise keeps blocks of up to 32 MiB, the more the larger those freed before, and no estimate can tell how
+// many.
+void return_freed_memory();
 // The largest global batch, for training and evaluation, with which no device needs more than `bytes`; 0 if none fits.
 // Found by bisection to within 1/256 below the true maximum.
 std::int64_t largest_batch(const Model& model, const DataParallelOptions& options, std::size_t bytes,

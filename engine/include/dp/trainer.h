@@ -177,11 +177,28 @@ class Trainer {
   std::unique_ptr<State> state_;
 };
 
+// Host memory of the process of a run at its peak, in bytes, by purpose.
+struct HostMemory {
+  std::size_t process = 0;   // resident now: program, libraries, the data set if it is in memory, plans, generated code
+  std::size_t code = 0;      // pages of the program and its libraries that only a running step needs
+  std::size_t replicas = 0;  // of CPU replicas: estimate_memory(), rounded up as it is allocated
+  std::size_t loaders = 0;   // batches that are prepared ahead, a decoded image for each thread, the order of samples
+  std::size_t copies = 0;    // of weights and optimizer state for a checkpoint
+  std::size_t records = 0;   // logits of an evaluation, for the report
+  std::size_t threads = 0;   // stacks and allocator arenas
+  std::size_t total() const { return process + code + replicas + loaders + copies + records + threads; }
+};
+// Call it before a Trainer with these options is made. It makes the plans, whose generated code is then part of
+// `process`. Not known beforehand, and not included: memory that the allocator keeps after it was freed, the buffers of
+// an image decoder, and the host memory of a GPU driver.
+HostMemory estimate_host_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options,
+                                bool training = true);
+
 // Error(device) if training with these options needs more host memory than is available to this process, limited by the
 // machine and its control groups. The message has both figures and the batch or the number of replicas that fits.
-// Counts CPU replicas (estimate_memory()) and the batches that the loader prepares; `training` false: for an evaluation
-// only. Allocates none of this memory. A Trainer calls it first; call it directly to check before replicas are made.
-// With several ranks it returns at once: the ranks check together when they make their replicas.
+// Compares estimate_host_memory() with it; `training` false: for an evaluation only. Allocates none of this memory. A
+// Trainer calls it first; call it directly to check before replicas are made. With several ranks it returns at once: the
+// ranks check together when they make their replicas.
 void require_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training = true);
 
 // Options of the progress reporter for a terminal (one line, rewritten) or a log (plain lines).
