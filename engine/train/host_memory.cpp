@@ -113,7 +113,8 @@ class Run {
   HostMemory parts() const {
     HostMemory parts;
     parts.replicas = of_replicas();
-    parts.loaders = of_loaders(), parts.copies = bytes_of_copies(model_, options_, training_), parts.records = of_records();
+    parts.loaders = of_loaders(), parts.copies = bytes_of_copies(model_, options_, training_),
+    parts.records = of_records();
     parts.threads = of_threads();
     parts.code = kCode;
     return parts;

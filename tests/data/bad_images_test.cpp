@@ -33,9 +33,7 @@ TEST_CASE("a bad image without another of its class is an error, and so is what 
 
 struct Described final : SmallDataset {
   using SmallDataset::SmallDataset;
-  std::vector<std::string> class_names() const override {
-    return {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"};
-  }
+  std::vector<std::string> class_names() const override { return {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}; }
   std::string sample_id(std::int64_t index) const override { return "id " + std::to_string(index); }
   std::vector<std::pair<std::string, std::int64_t>> passed_over() const override { return {{".gif", 2}}; }
   std::optional<std::vector<std::string>> replaced() const override { return std::vector<std::string>{"a fault"}; }
