@@ -197,8 +197,8 @@ HostMemory estimate_host_memory(const Model& model, const DatasetPair& data, con
 // Error(device) if training with these options needs more host memory than is available to this process, limited by the
 // machine and its control groups. The message has both figures and the batch or the number of replicas that fits.
 // Compares estimate_host_memory() with it; `training` false: for an evaluation only. Allocates none of this memory. A
-// Trainer calls it first; call it directly to check before replicas are made. With several ranks it returns at once: the
-// ranks check together when they make their replicas.
+// Trainer calls it first; call it directly to check before replicas are made. With several ranks it returns at once:
+// the ranks check together when they make their replicas.
 void require_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training = true);
 
 // Options of the progress reporter for a terminal (one line, rewritten) or a log (plain lines).

@@ -157,7 +157,7 @@ Words setting_words(Setting setting) {
       return on(synthetic + Words{"3,8,8", "--classes", "4", "--images", "12", "--model", "resnet18", "-b", "8",
                                   "--max-steps", "1"});
     case Setting::synthetic:
-      return on(synthetic + Words{"1,6,6", "--classes", "5", "--images", "40", "--model", "mlp", "-b", "16"});
+      return on(synthetic + Words{"1,6,6", "--classes", "10", "--images", "40", "--model", "mlp", "-b", "16"});
     case Setting::crops: break;
   }
   return on({"--dataset", "cifar10", "--data-path", "@/crops", "--model", "mlp", "-b", "16", "--max-steps", "1",
