@@ -19,7 +19,7 @@ namespace {
 using Names = std::vector<std::string>;
 using Counts = std::vector<std::int64_t>;
 
-constexpr std::size_t kMostNamed = 100'000;
+constexpr std::size_t kMostRecorded = 100'000;
 constexpr std::size_t kMostNameBytes = std::size_t{4} << 20;
 constexpr std::size_t kMostNamed = 12;
 
@@ -124,14 +124,14 @@ Names recorded_names(const Dataset& dataset) {
   Names names = dataset.class_names();
   std::size_t bytes = 0;
   for (std::string& name : names) bytes += (name = utf8(name)).size();
-  if (names.size() > kMostNamed || bytes > kMostNameBytes) names.clear();
+  if (names.size() > kMostRecorded || bytes > kMostNameBytes) names.clear();
   return names;
 }
 
 DataIdentity identity_of(const Dataset* train, const Dataset& test) {
   Part trained = train ? describe(*train) : Part{}, tested = describe(test);
   for (Part* part : {&trained, &tested})
-    if (part->counts.size() > kMostNamed) part->counts.clear();
+    if (part->counts.size() > kMostRecorded) part->counts.clear();
   return {recorded_names(test), std::move(trained.counts), std::move(tested.counts), std::move(trained.fingerprint),
           std::move(tested.fingerprint)};
 }
