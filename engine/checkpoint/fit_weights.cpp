@@ -37,7 +37,7 @@ std::string unwrapped(std::string_view name) {
   return out;
 }
 
-std::string quoted(std::string_view text) { return "'" + excerpt(text) + "'"; }
+std::string in_quotes(std::string_view text) { return "'" + excerpt(text) + "'"; }
 
 // Maps the names of a file to those of a model.
 class Names {
@@ -54,7 +54,7 @@ class Names {
     if (prefixes.size() > 1 && !prefixes.front().empty())
       throw Error(ErrorCode::data,
                   fmt::format("it holds weights of this model under {} and under {}; save the tensors of one of them",
-                              quoted(prefixes[0]), quoted(prefixes[1])));
+                              in_quotes(prefixes[0]), in_quotes(prefixes[1])));
     if (!prefixes.empty()) prefix_ = prefixes.front();
   }
 
@@ -102,7 +102,7 @@ class Changes {
     for (const auto& [what, names] : names_) {
       std::string list;
       for (std::size_t i = 0; i < std::min<std::size_t>(names.size(), 3); ++i)
-        list += (i > 0 ? ", " : "") + quoted(names[i]);
+        list += (i > 0 ? ", " : "") + in_quotes(names[i]);
       if (names.size() > 3) list += fmt::format(" and {} more", names.size() - 3);
       out.push_back(what + " (" + list + ")");
     }
@@ -116,7 +116,7 @@ class Changes {
 void note_name(const std::string& given, const std::string& own, Changes& changes) {
   if (given == own) return;
   if (given.ends_with("." + own))
-    changes.add(quoted(given.substr(0, given.size() - own.size())) + " stripped from names", own);
+    changes.add(in_quotes(given.substr(0, given.size() - own.size())) + " stripped from names", own);
   else
     changes.add("components of wrappers stripped from names", given);
 }
@@ -152,13 +152,13 @@ FittedWeights fitted(const NamedTensors& own, NamedTensors given, const StoredTy
     const std::string own_name = names.of(name);
     if (own_name.empty()) {
       const bool outside = !names.prefix().empty() && !unwrapped(name).starts_with(names.prefix());
-      out.faults.push_back(quoted(name) +
-                           (outside ? " does not begin with " + quoted(names.prefix()) : " is not in the model"));
+      out.faults.push_back(in_quotes(name) +
+                           (outside ? " does not begin with " + in_quotes(names.prefix()) : " is not in the model"));
       continue;
     }
     if (!seen.insert(own_name).second) {
-      out.faults.push_back(quoted(own_name) + " is in the file twice" +
-                           (name == own_name ? "" : ", also as " + quoted(name)));
+      out.faults.push_back(in_quotes(own_name) + " is in the file twice" +
+                           (name == own_name ? "" : ", also as " + in_quotes(name)));
       continue;
     }
     const Tensor& wanted = *missing.at(own_name);
@@ -169,7 +169,7 @@ FittedWeights fitted(const NamedTensors& own, NamedTensors given, const StoredTy
     if (fault.empty())
       out.tensors.emplace_back(own_name, std::move(tensor));
     else
-      out.faults.push_back(quoted(own_name) + " " + fault);
+      out.faults.push_back(in_quotes(own_name) + " " + fault);
   }
   for (const auto& [name, tensor] : own)
     if (!missing.contains(name))
@@ -177,7 +177,7 @@ FittedWeights fitted(const NamedTensors& own, NamedTensors given, const StoredTy
     else if (is_counter(name, tensor))  // weights of PyTorch before 0.4.1 have none
       changes.add("missing and left unchanged", name);
     else
-      out.faults.push_back(quoted(name) + " is missing");
+      out.faults.push_back(in_quotes(name) + " is missing");
   out.changes = changes.text();
   return out;
 }
