@@ -131,13 +131,13 @@ void ProcessGroup::State::leave() {
 }
 
 void ProcessGroup::State::read() {
-  const auto lost = [this] {
+  const auto lost = [this](const char* what) {
     const std::scoped_lock lock(mutex_);
     if (leaving_) return;
     if (accepted_ || options.rank == 0)
       end_by({0, Error(ErrorCode::device, "its process ended")});
     else
-      end_by(not_rank_0(ErrorCode::device, "closed the connection without an answer"));
+      end_by(not_rank_0(ErrorCode::device, what));
   };
   while (true) {
     std::array<pollfd, 2> watched{{{connection_->descriptor(), POLLIN, 0}, {wake_.descriptor(), POLLIN, 0}}};
@@ -163,9 +163,9 @@ void ProcessGroup::State::read() {
       }
       while (const auto message = connection_->next(kLongestAnswer)) take(*message);
     } catch (const std::exception&) {
-      open = false;
+      return lost("sent what no rank 0 sends");
     }
-    if (!open) return lost();
+    if (!open) return lost("closed the connection without an answer");
   }
 }
 

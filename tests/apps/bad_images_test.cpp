@@ -101,7 +101,7 @@ TEST_CASE("a class whose images are all bad ends a run that skips bad images") {
   CHECK(outcome.err.find("no other image of its class can be read either") != std::string::npos);
 }
 
-TEST_CASE("--bad-images skip is refused for data sets whose files are checked at the start") {
+TEST_CASE("skipping bad images is refused for data sets whose files are checked at the start") {
   const TemporaryFolder temp;
   check_bad_input({{"--dataset", "digits", "--bad-images", "skip", "--dry-run"}, 2, {"--dataset imagefolder"}},
                   temp.path());

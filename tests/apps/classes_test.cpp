@@ -58,7 +58,7 @@ TEST_CASE("a renamed class folder is refused with both lists of names, in both e
   CHECK(zoo.run({"--resume", "run", "-e"}).code == 0);
 }
 
-TEST_CASE("--classes-from data trains and evaluates on some of the classes, and a resumed run keeps it") {
+TEST_CASE("with --classes-from data a run trains and evaluates on some of the classes, and a resumed run keeps it") {
   const Zoo zoo;
   zoo.remove("bee");
   const Outcome refused = zoo.run({"--resume", "run", "-e"});
@@ -75,7 +75,7 @@ TEST_CASE("--classes-from data trains and evaluates on some of the classes, and 
   CHECK_THAT(unknown.err, Catch::Contains("the data set has the class 'wolf', which is not among the 3 classes"));
 }
 
-TEST_CASE("--classes-from requires weights that record their classes") {
+TEST_CASE("the option --classes-from requires weights that record their classes") {
   const TemporaryFolder temp;
   check_bad_input({{"--classes-from", "data"}, 2, {"--classes-from data requires weights; give --init FILE or"}},
                   temp.path());

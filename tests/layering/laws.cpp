@@ -225,6 +225,20 @@ std::vector<Violation> check_comments(const std::vector<SourceFile>& files) {
   return found;
 }
 
+std::vector<Violation> check_titles(const std::vector<SourceFile>& files) {
+  std::vector<Violation> found;
+  for (const SourceFile& file : files)
+    for (std::size_t i = 0; i < file.lines.size(); ++i) {
+      if (i >= file.code.size() || !file.code[i].starts_with("TEST_CASE(")) continue;
+      const std::string& line = file.lines[i];
+      const std::string text = line == "TEST_CASE(" && i + 1 < file.lines.size() ? file.lines[i + 1] : line.substr(10);
+      const std::size_t quote = text.find('"');
+      if (quote != std::string::npos && text.substr(quote + 1).starts_with('-'))
+        found.push_back(at(file, static_cast<int>(i) + 1, "the title begins with a dash; begin with a word"));
+    }
+  return found;
+}
+
 std::vector<Violation> check_classes(const std::vector<SourceFile>& files) {
   // "void Outer::Inner::call(", "Type::Type(" at the start of a line. Types begin with a capital letter.
   static const std::regex definition(

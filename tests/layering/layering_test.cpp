@@ -190,6 +190,15 @@ TEST_CASE("law 5: no comment is wider than 120 columns") {
               "tests/a.py:3", "tests/a.py:5"});
 }
 
+TEST_CASE("law 5: no title of a test begins with a dash") {
+  check_tree(dp::test::check_titles);
+  const std::string begin = "TEST_CASE";  // assembled here, so that the check of the tree finds only real ones
+  CHECK(found(dp::test::check_titles, {{"tests/a.cpp", begin + "(\"a - b\") {\n}\n"},
+                                       {"tests/b.cpp", "\n" + begin + "(\"--flag is read\") {\n}\n"},
+                                       {"tests/c.cpp", begin + "(\n    \"-x is read\", \"[tag]\") {\n}\n"}}) ==
+        Where{"tests/b.cpp:2", "tests/c.cpp:1"});
+}
+
 TEST_CASE("law 5: a class is in at most two sources") {
   check_tree(dp::test::check_classes);
   const std::string call = "void Whole::Part::call(int x) {\n  Other::call(x);\n}\n";

@@ -58,8 +58,9 @@ TEST_CASE("a file sets exactly the options that a run records, in any of their f
       default: return "1";
     }
   };
-  std::set<std::string> settable{"model",      "data-path",          "input",   "classes",   "images",  "classes-from",
-                                 "bad-images", "batch-size-per-gpu", "sync-bn", "no-graphs", "lr-scale"};
+  std::set<std::string> settable{
+      "model",   "data-path",          "input",   "classes",   "images",  "classes-from", "bad-images",
+      "no-eval", "batch-size-per-gpu", "sync-bn", "no-graphs", "lr-scale"};
   for (const auto& row : dp::run_options().rows())
     if (row.recorded) settable.insert(row.name);
   int refused = 0;

@@ -80,7 +80,7 @@ int read_by_tensorboard(const std::string& folder, const std::string& out) {
   const std::string python = DP_PYTHON;
   if (python.empty() || python.ends_with("NOTFOUND")) return 4;
   const std::string command =
-      "'" + python + "' -B '" DP_SOURCE "/tests/train/read_events.py' '" + folder + "' > '" + out + "'";
+      "'" + python + "' -B '" DP_SOURCE "/tests/train/record/read_events.py' '" + folder + "' > '" + out + "'";
   const int status = std::system(command.c_str());
   return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
