@@ -4,8 +4,7 @@
 
 namespace dp_train {
 
-// Subcommand check-data: reads every image and prints the faults of those that cannot be read. Returns whether there
-// are none.
+// Subcommand check-data: reads every image and prints why some cannot be read. Returns true if all can.
 bool check_data(const Command& command);
 
 }  // namespace dp_train

@@ -81,7 +81,7 @@ Choices merged(const std::vector<Layer>& layers) {
   return choices;
 }
 
-// Files and checkpoints may come from elsewhere. They set what a run records, never where to write or what to do.
+// A file or a checkpoint may come from a stranger. It sets only options that a run records: no output, no command.
 bool is_recorded(const std::string& option) {
   const std::string name = sets(option);
   const auto* const row = dp::run_options().find(name);
@@ -183,7 +183,7 @@ void record_data(Command& command) {
   const std::filesystem::path path = std::filesystem::absolute(command.data_path, error);
   const std::string full = error ? command.data_path : path.lexically_normal().string();
   command.trainer.record.emplace_back("data-path", full);
-  // Once its names are those of the data, a run whose classes were matched by number has no need of that.
+  // `position` is not recorded: after such a run its checkpoints have the names of the data.
   if (command.classes_from == "data") command.trainer.record.emplace_back("classes-from", command.classes_from);
   for (const char* const name : {"input", "classes", "images", "bad-images"})
     command.trainer.record.emplace_back(name, command_table().get(name, command));

@@ -15,8 +15,8 @@ namespace dp_train {
 // dp::Error(usage) for flags that the chosen --engine does not support, or that contradict each other.
 void check_processes(const Command& command);
 
-// Which variable shows that a launcher starts several copies of a run of one process (--engine dp); empty if none does,
-// and in copies other than the first.
+// A warning if a launcher (torchrun, srun, mpirun) started several copies of a run with --engine dp. It names the
+// environment variable. Empty otherwise, and in all copies but the first.
 std::string ignored_launcher(const Command& command);
 
 // This process's rank, if a launcher or mpirun started it as one. Nullopt if this process must start the ranks.

@@ -25,7 +25,7 @@ class ReplacedImages final : public ForwardedDataset {
       if (whole().label(candidate) != label || is_bad(candidate)) continue;
       try {
         if (random == nullptr) return whole().read(candidate, out, nullptr);
-        Random own = *random;  // the same numbers, whether or not an earlier candidate has failed just now
+        Random own = *random;  // so that the random numbers do not depend on failed attempts
         whole().read(candidate, out, &own);
         *random = own;
         return;

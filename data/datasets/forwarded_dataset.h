@@ -1,4 +1,4 @@
-// A data set that is another one in all but what a subclass changes.
+// Base class of data sets that wrap another one: every member calls the wrapped data set unless it is overridden.
 #pragma once
 
 #include <memory>

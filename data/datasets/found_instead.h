@@ -7,11 +7,12 @@
 
 namespace dp {
 
-// "; found 'cifar-10-batches-py' (the Python edition ...) in there": what is in these folders and is known to be given
-// by mistake, and what to do with it. Empty if there is nothing of the kind. `dataset`: "cifar10".
+// Part of a message about missing files: which other edition or data set these folders contain, and what to do, as in
+// "; found 'cifar-10-batches-py' (the Python edition ...) in there". Empty if nothing is recognised. `dataset`:
+// "cifar10".
 struct FoundInstead {
   std::string text;
-  std::string archive{};  // of the files themselves, not unpacked; empty if there is none
+  std::string archive{};  // path of the archive that contains the files, if it was not unpacked; or empty
 };
 FoundInstead cifar_found_instead(const std::vector<std::filesystem::path>& places, const std::string& dataset);
 // The same for MNIST and Fashion-MNIST: IDX files of other names or types, EMNIST, QMNIST and others.

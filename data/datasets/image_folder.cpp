@@ -104,8 +104,8 @@ bool has_parts(const fs::path& folder) {
   return is_folder(folder / "train") && (is_folder(folder / "val") || is_folder(folder / "test"));
 }
 
-// The folder with train/ and val/ that was probably meant by `folder`: up to two levels above it, or the only one in
-// it. Empty if there is none.
+// The folder with train/ and val/ that was probably meant by `folder`: up to two levels above it, or the only folder
+// inside it. Empty if no such folder exists.
 std::string meant(const std::string& folder) {
   std::error_code error;
   fs::path above = fs::absolute(folder, error).lexically_normal();
@@ -127,7 +127,7 @@ std::string meant(const std::string& folder) {
   return inside;
 }
 
-// A folder of another spelling, such as Val/ or validation/; empty if there is none.
+// A folder whose name is another spelling, such as Val/ or validation/. Empty if no such folder exists.
 std::string other_spelling(const fs::path& root, const std::vector<std::string>& names) {
   std::error_code error;
   for (const auto& entry : fs::directory_iterator(root, error)) {

@@ -44,8 +44,8 @@ char32_t code_point(std::string_view character) {
   return code;
 }
 
-// Control characters, line separators, characters that change the text direction, and those without a width: of two
-// texts that look the same, or of one that reads otherwise than it is, a reader cannot tell.
+// Control characters, line separators, marks of text direction, and characters without a width. With them, different
+// texts can look the same, or the parts of a text appear in another order.
 bool is_invisible(char32_t code) {
   static constexpr std::array<std::pair<char32_t, char32_t>, 14> kRanges{{{0x00, 0x1F},
                                                                           {0x7F, 0x9F},
@@ -69,7 +69,7 @@ bool is_invisible(char32_t code) {
 std::string without_secrets(std::string_view address) {
   const std::string_view authority = address.substr(0, address.find_first_of("/?#"));
   const std::size_t colon = authority.find(':');
-  // What is no port may be a password with a slash in it.
+  // Text after a colon that is not a port number may be a password that contains a slash.
   const bool open = colon != std::string_view::npos && !authority.starts_with('[') &&
                     authority.find_first_not_of("0123456789'\",;)", colon + 1) != std::string_view::npos;
   const std::size_t user = (open ? address : authority).rfind('@');

@@ -15,7 +15,7 @@ nlohmann::ordered_json to_json(const DataIdentity& data);
 // Error(data) with `path` for fields that are missing or of another type.
 DataIdentity read_data_identity(const nlohmann::json& json, const std::string& path);
 
-// The names in the metadata of a weights file; empty if there are none.
+// The class names in the metadata of a weights file. Empty if it has no such entry.
 std::vector<std::string> classes_in(const std::map<std::string, std::string>& metadata, const std::string& path);
 
 }  // namespace dp

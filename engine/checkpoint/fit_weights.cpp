@@ -1,4 +1,4 @@
-// Weights of other programs under the names and in the types of a model.
+// Converts weights of other programs to the names, types and shapes of a model.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -59,7 +59,7 @@ class Names {
   }
 
   const std::string& prefix() const { return prefix_; }
-  // The model's name for the given one; empty if there is none.
+  // The model's name of a tensor that the file calls `given`. Empty if the model has no such tensor.
   std::string of(const std::string& given) const {
     if (prefix_.empty() && own_.contains(given)) return given;
     const std::string bare = unwrapped(given);

@@ -19,7 +19,7 @@ struct StoredType {
   std::string_view name;      // PyTorch's: "bfloat16"
   std::uint64_t width;        // bytes in the file
   DType type;                 // in memory
-  // Converts values in place: the stored ones occupy the end of `memory`. Null: they are as in memory. Returns false if
+  // Converts values in place. The stored values occupy the end of `memory`. Null if no conversion is needed. False if
   // a value does not fit.
   bool (*widen)(std::span<std::byte> memory) = nullptr;
 };

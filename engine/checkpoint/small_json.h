@@ -10,8 +10,8 @@
 
 namespace dp {
 
-// Parses a record: discarded (Json::is_discarded()) if it is no valid JSON or has more than 16 levels of objects and
-// lists in one another, because copies, comparisons and texts of a value recurse.
+// Parses a record. The result is discarded (Json::is_discarded()) if the text is not valid JSON, or is nested deeper
+// than 16 levels: copying, comparing and printing a value recurse.
 template <typename Json>
 Json parse_record(std::string_view text) {
   constexpr int kMostLevels = 16;

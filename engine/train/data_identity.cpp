@@ -38,8 +38,8 @@ struct Part {
   std::string fingerprint;
 };
 
-// sample_id() may look at a file, which takes a while on a network drive: threads overlap the waits. The result does
-// not depend on their number.
+// Several threads call sample_id(), because it may wait for a network drive. The result does not depend on their
+// number.
 Part describe(const Dataset& dataset) {
   constexpr std::int64_t kPiece = 4096;  // samples
   constexpr int kThreads = 16;
@@ -87,7 +87,7 @@ Names missing_from(const Names& names, const Names& others) {
   return missing;
 }
 
-// Both lists; of long ones what differs.
+// Both lists, or only the names that differ if the lists are long.
 std::string difference(const Names& had, const Names& now) {
   if (had.size() <= kMostNamed && now.size() <= kMostNamed)
     return fmt::format("has the classes {}, but the data set has {}", listed(had), listed(now));
@@ -101,7 +101,7 @@ std::string difference(const Names& had, const Names& now) {
                             printable(now.at(first)));
 }
 
-// Whether each name of both lists has the same number in them.
+// Whether every name that is in both lists has the same position in both.
 bool same_positions(const Names& had, const Names& now) {
   if (had.size() != now.size()) return false;
   std::map<std::string, std::size_t> numbers;

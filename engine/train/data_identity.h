@@ -20,13 +20,13 @@ DataIdentity identity_of(const Dataset* train, const Dataset& test);
 std::vector<std::string> recorded_names(const Dataset& dataset);
 
 // Error(data) with the names that differ, unless both lists are equal or one is empty. `source` begins the message:
-// "checkpoint 'run'". `by_position`: a notice instead if the lists have equal lengths and every name of both has the
-// same number in them.
+// "checkpoint 'run'". `by_position`: only a notice, if the lists have equal lengths and every name that is in both has
+// the same position.
 void require_same_classes(const std::string& source, const std::vector<std::string>& had,
                           const std::vector<std::string>& now, bool by_position,
                           const std::function<void(const std::string&)>& notice);
 
-// Says which images differ from those of the checkpoint; empty if none do. `inside_epoch`: the run continues within an
+// Notices about images that differ from those of the checkpoint. `inside_epoch`: the run continues in the middle of an
 // epoch.
 std::vector<std::string> changed_samples(const DataIdentity& had, const DataIdentity& now, bool inside_epoch);
 

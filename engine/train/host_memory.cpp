@@ -24,8 +24,9 @@ bool saves(const TrainerOptions& options, bool training) {
 
 }  // namespace
 
-// The weights for their digest. A run that saves copies weights, optimizer state and moving average for a checkpoint,
-// and assembles each slot of the state in a buffer first. Every copy passes through a buffer of one tensor.
+// Every run copies the weights once, to compute their digest. A run that saves also copies the optimizer state and the
+// moving average for a checkpoint, and assembles each slot of the state in a buffer first. All copies use a staging
+// buffer of one tensor.
 std::size_t bytes_of_copies(const Model& model, const TrainerOptions& options, bool training) {
   const auto& devices = options.parallel.devices;
   const bool on_host = devices.empty() || devices.front().kind != DeviceKind::cuda;
@@ -69,7 +70,7 @@ class Run {
   // Bytes of the CPU replicas; 0 on GPUs.
   std::size_t of_replicas() const {
     if (!on_host_) return 0;
-    // The last batch of an epoch may be short. It has a plan of its own and, for evaluation, folded weights of its own.
+    // A short last batch of an epoch has its own plan and, in an evaluation, its own folded weights.
     const auto sizes = [](const Dataset& part, std::int64_t rows, bool drops) {
       std::vector<std::int64_t> all{rows};
       if (const std::int64_t last = part.size() % rows; last != 0 && !drops) all.push_back(last);
@@ -122,9 +123,9 @@ class Run {
   std::size_t bytes() const { return parts().total(); }  // without `process`
 
  private:
-  // Which pages of code a run touches cannot be known before it runs. After planning, 16 MiB of mapped files are
-  // resident, at the end of a run with oneDNN 2.6 it is 19 to 21 MiB. oneDNN also generates 3 MiB of code for products
-  // of matrices and reorders when they run first.
+  // Measured, because the pages of code that a run will touch are not known beforehand. With oneDNN 2.6, mapped files
+  // take 16 MiB after planning and 19 to 21 MiB at the end of a run. In its first steps oneDNN also generates 3 MiB of
+  // code for matrix products and reorders.
   static constexpr std::size_t kCode = std::size_t{8} << 20;
 
   static std::int64_t rows(const Dataset& part, std::int64_t batch) { return std::min(batch, part.size()); }

@@ -152,7 +152,7 @@ Coverage coverage_of(const NamedTensors& own, const NamedTensors& taken) {
           std::floor(1000 * count(taken) / count(own)) / 10};
 }
 
-// What to do about weights of which these tensors fit.
+// The remedy in the refusal of weights of which only these tensors fit.
 std::string partial_remedy(const NamedTensors& own, const NamedTensors& taken) {
   constexpr const char* kOthers = "give weights of this model with --init";
   if (taken.empty()) return std::string("no tensor fits; ") + kOthers;
@@ -199,7 +199,7 @@ std::optional<std::vector<std::string>> read_classes(const TrainerOptions& optio
   }
 }
 
-// In pieces that an exchange allows.
+// Sends a long text from rank 0 to all ranks, in pieces, because an exchange has a limit.
 std::string long_from_first(ProcessGroup& group, const std::string& mine) {
   constexpr std::size_t kPiece = 60'000;
   const std::size_t size = std::stoull(group.from_first(std::to_string(mine.size())));

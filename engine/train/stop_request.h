@@ -1,5 +1,5 @@
-// Whether a run must stop: because the program requests it, or because of an error of this process that leaves the
-// weights intact. With several ranks: on any rank, with the same result on every rank.
+// A request to stop a run: from the program, or after an error that leaves the weights intact. Ranks combine their
+// requests, so the answer is the same on every rank.
 #pragma once
 
 #include <atomic>
@@ -59,8 +59,7 @@ class StopRequest {
       return true;
     }
   }
-  // After a stop, called by every rank: the message of the failure that caused it; empty after a request of the
-  // program.
+  // The message of the failure that caused the stop. Empty if the program requested it. Every rank calls this.
   std::string cause() {
     constexpr std::size_t kLongest = 2000;  // an exchange has a limit
     const std::string mine = failure_ ? "!" + message_of(failure_).substr(0, kLongest) : "";
@@ -71,7 +70,7 @@ class StopRequest {
     other_failed_ = !first.empty() && !failure_;
     return first.empty() ? first : first.substr(1);
   }
-  // After cause(), called by every rank: throws that failure, if any. Ranks other than the failed one wait until it has
+  // Throws the failure, if any. Every rank calls it after cause(). The other ranks wait until the failed one has
   // reported its failure to the group.
   void rethrow() const {
     if (failure_) std::rethrow_exception(failure_);

@@ -232,8 +232,8 @@ void TrainingRun::judge_skipped(std::int64_t first) {
   if (options_.parallel.on_nonfinite == OnNonfinite::skip) notice(message + ": a loss or gradient was not finite");
 }
 
-// Null after a stop. A rank whose batch cannot be prepared must say so before the others begin that step, and a request
-// takes effect one call later. So each rank waits for the batch after this one, too.
+// Returns null after a stop. A rank whose batch cannot be prepared must report it before the others begin that step.
+// Requests take effect one call later, so each rank also waits for the batch after this one.
 const Batch* TrainingRun::take_batch(bool first) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point asked = Clock::now();
@@ -416,7 +416,8 @@ void TrainingRun::write_record(const std::function<void()>& write) {
   }
 }
 
-// A fault that lasts is repeated with other steps and numbers of temporary files.
+// The same fault occurs again with other step numbers and names of temporary files, so warnings are compared without
+// digits.
 void TrainingRun::warn(const std::string& text) {
   std::string kind = text;
   std::erase_if(kind, [](char c) { return c >= '0' && c <= '9'; });

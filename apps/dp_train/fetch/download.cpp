@@ -16,7 +16,7 @@ namespace {
 constexpr long kLeastSpeed = 1000, kMostRedirects = 5, kNoSuchRange = 416, kPart = 206;
 constexpr char kGzip = '\x1f';  // the first byte of every gzip file
 
-// The value of "bytes FIRST-LAST/TOTAL"; none for any other text. `total` is none for an asterisk.
+// Parses the header "bytes FIRST-LAST/TOTAL"; nullopt if the text has another form. TOTAL may be "*" (unknown).
 struct Range {
   std::uint64_t first, last;
   std::optional<std::uint64_t> total;
@@ -41,7 +41,7 @@ std::optional<Range> range_of(std::string_view text) {
   return text.empty() ? std::optional(range) : std::nullopt;
 }
 
-// libcurl quotes the address of a proxy, which may have a password and need not have a scheme.
+// Hides the address of the proxy, which libcurl prints with its password, if it has one.
 std::string without_proxy(std::string text) {
   for (const char* name : {"http_proxy", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"}) {
     const char* const proxy = std::getenv(name);

@@ -48,7 +48,7 @@ struct TrainState {
   std::optional<LossScale> loss_scale{};  // with float16 only
   std::int64_t skipped = 0;               // of these steps, skipped because of NaN or Inf
   std::int64_t since_best = 0;            // evaluations since the one that reached best_top1
-  std::optional<DataIdentity> data{};     // none: written by an earlier version, or by a program that gives none
+  std::optional<DataIdentity> data{};     // nullopt in checkpoints of earlier versions
 };
 
 struct Checkpoint {
@@ -75,10 +75,10 @@ struct PassedOver {
 };
 std::string find_checkpoint(const std::string& run_folder, std::vector<PassedOver>* passed_over = nullptr);
 
-// Given weights as a model has them: DataParallel::set_weights() takes `tensors`.
+// Weights that were converted for a model. Pass `tensors` to DataParallel::set_weights().
 struct FittedWeights {
   NamedTensors tensors;              // those that fit, under the model's names, in its types and shapes
-  std::vector<std::string> changes;  // what was stripped from names, converted or filled in; empty: nothing
+  std::vector<std::string> changes;  // what was stripped from names, converted or filled in
   std::vector<std::string> faults;   // tensors of the model that are missing, and given ones that do not fit
 };
 // Accepts what PyTorch's load_state_dict(strict=True) accepts for `own`, the model's weights(): any float or integer
