@@ -7,8 +7,9 @@
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr int kChunk = 4;           // rows that a thread loads at once
-constexpr unsigned kBlocks = 4096;  // at most; several rows per thread of a large tensor pay for the coefficients
+constexpr int kChunk = 4;  // rows that a thread loads at once
+// Several rows per thread of a large tensor pay for the coefficients.
+constexpr NormLimits kLimits{.threads = kNormThreads, .chunk = kChunk, .blocks = 4096, .channels = kNormChannels};
 
 // Calls prepare(channel, slot) once for each channel of this block. A barrier must follow.
 template <int kWidth, typename Prepare>
@@ -102,8 +103,7 @@ __global__ void __launch_bounds__(kNormThreads)
 
 class ForwardOp final : public NormOp {
  public:
-  explicit ForwardOp(const BatchNormForward& desc)
-      : NormOp(desc.x, 4, kChunk, kBlocks, kNormChannels), relu_(desc.relu), add_(desc.add) {}
+  explicit ForwardOp(const BatchNormForward& desc) : NormOp(desc.x, 4, kLimits), relu_(desc.relu), add_(desc.add) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
@@ -124,7 +124,7 @@ class ForwardOp final : public NormOp {
 class BackwardOp final : public NormOp {
  public:
   explicit BackwardOp(const BatchNormBackward& desc)
-      : NormOp(desc.x, 4, kChunk, kBlocks, kNormChannels), relu_(desc.relu), parts_(desc.parts) {}
+      : NormOp(desc.x, 4, kLimits), relu_(desc.relu), parts_(desc.parts) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {

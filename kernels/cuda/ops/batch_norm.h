@@ -14,9 +14,11 @@ namespace dp::kernels::cuda {
 inline constexpr unsigned kNormThreads = 256;
 inline constexpr unsigned kNormLanes = 32;                 // at most
 inline constexpr unsigned kNormChannels = 4 * kNormLanes;  // per block, at most
-// Per block of a reduction, at most. The last block of a tile of channels joins all its
-// parts; with few channels per tile, many blocks join at the same time.
-inline constexpr unsigned kReducedChannels = 32;
+
+// Limits of a kernel: threads of a block, rows that a thread takes at once, blocks, channels of a block.
+struct NormLimits {
+  unsigned threads, chunk, blocks, channels;
+};
 
 struct NormCut {
   unsigned channels = 1, pixels = 1, rows = 0;
@@ -30,20 +32,19 @@ struct NormCut {
   }
 };
 
-// `chunk`: rows that a thread takes at once. part_rows is a multiple of the rows that a
-// block takes at once. `blocks`: limit on the number of blocks; exceeded only if the
-// tiles of channels alone need more. `lanes`: limit on the packs side by side in a block.
-inline NormCut cut_norm(const TensorDesc& x, int width, unsigned chunk, unsigned blocks, unsigned lanes) {
+// Cuts x into packs of `width` elements. part_rows is a multiple of the rows that a block takes at once. The limit on
+// blocks is exceeded only if the tiles of channels alone need more.
+inline NormCut cut_norm(const TensorDesc& x, unsigned width, const NormLimits& limits) {
   NormCut cut;
   cut.channels = static_cast<unsigned>(x.shape[1]);
   cut.pixels = static_cast<unsigned>(x.shape[2] * x.shape[3]);
   cut.rows = index_count(x) / cut.channels;
-  const unsigned packs = cut.channels / static_cast<unsigned>(width);
+  const unsigned packs = cut.channels / width, lanes = std::min(kNormLanes, limits.channels / width);
   if (is_channels_last(x))
     while (cut.lanes < packs && cut.lanes < lanes) cut.lanes *= 2;
   cut.tiles = std::max(1u, blocks_for(packs, cut.lanes));
-  const unsigned step = kNormThreads / cut.lanes * chunk;
-  const unsigned wanted = std::max(1u, blocks / cut.tiles);
+  const unsigned step = limits.threads / cut.lanes * limits.chunk;
+  const unsigned wanted = std::max(1u, limits.blocks / cut.tiles);
   cut.part_rows = std::max(1u, blocks_for(blocks_for(cut.rows, wanted), step)) * step;
   cut.parts = std::max(1u, blocks_for(cut.rows, cut.part_rows));
   return cut;
@@ -54,14 +55,14 @@ inline NormCut cut_norm(const TensorDesc& x, int width, unsigned chunk, unsigned
 struct NormSpot {
   unsigned channel, row, end, step, part;
 };
-template <int kWidth>
+template <int kWidth, unsigned kThreads = kNormThreads>
 __device__ __forceinline__ NormSpot norm_spot(const NormCut& cut) {
   NormSpot spot;
   spot.part = blockIdx.x / cut.tiles;
   spot.channel = (blockIdx.x % cut.tiles * cut.lanes + threadIdx.x % cut.lanes) * kWidth;
   spot.row = spot.part * cut.part_rows + threadIdx.x / cut.lanes;
   spot.end = spot.channel < cut.channels ? spot.part * cut.part_rows + cut.part_size(spot.part) : 0;
-  spot.step = kNormThreads / cut.lanes;
+  spot.step = kThreads / cut.lanes;
   return spot;
 }
 
@@ -116,8 +117,8 @@ __device__ __forceinline__ float normalized(float x, float shift, float scale, f
 }
 __device__ __forceinline__ float rectified(float x) { return x < 0 ? 0.f : x; }  // lets NaN through
 
-inline Launch over_parts(const char* kernel, const NormCut& cut, cudaStream_t stream) {
-  return {kernel, dim3(cut.tiles * cut.parts), dim3(kNormThreads), stream};
+inline Launch over_parts(const char* kernel, const NormCut& cut, cudaStream_t stream, unsigned threads = kNormThreads) {
+  return {kernel, dim3(cut.tiles * cut.parts), dim3(threads), stream};
 }
 
 }  // namespace dp::kernels::cuda

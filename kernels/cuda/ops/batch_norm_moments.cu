@@ -1,6 +1,6 @@
-// BatchNormMoments in one pass. A thread computes the moments of kChunk values in float, about
-// a value close to their mean. These are merged in double (pairwise formula of Chan et al.):
-// within the thread, within the block, then over the parts of the tensor. The order is fixed.
+// BatchNormMoments in one pass: sums of the deviations from a pivot and of their squares. The pivot is the median of three
+// values of the channel, so it is a likely value even if one of them is an outlier: the sums lose no accuracy to a large
+// mean. A thread adds the deviations of kChunk rows in float; these sums are added in double.
 #include <optional>
 
 #include "kernels/cuda/ops/batch_norm_join.h"
@@ -10,59 +10,60 @@
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr int kChunk = 8;          // values that are summed in float
-constexpr unsigned kBlocks = 512;  // at most; about four per multiprocessor of a large device
+constexpr int kChunk = 8;
 
-// `counters`: one per tile of channels. The last block of a tile joins its parts.
+template <int kWidth, bool kChannelsLast, typename T>
+__device__ __forceinline__ Pack<kWidth> pivots_of(const T* x, const NormCut& cut, unsigned channel) {
+  const auto row = [&](unsigned sixths) {
+    return load_pack<kWidth>(x + norm_place<kChannelsLast>(cut, channel, cut.rows / 6 * sixths));
+  };
+  const Pack<kWidth> a = row(1), b = row(3), c = row(5);
+  Pack<kWidth> medians;
+  for (int k = 0; k < kWidth; ++k) medians.v[k] = fmaxf(fminf(a.v[k], b.v[k]), fminf(fmaxf(a.v[k], b.v[k]), c.v[k]));
+  return medians;
+}
+
+// `counters`: one per tile of channels.
 template <typename T, int kWidth, bool kChannelsLast>
-// Two blocks per multiprocessor: without this bound ptxas aims at four on sm_75 and
-// spills registers. Packs of eight need more registers than two blocks leave.
-__global__ void __launch_bounds__(kNormThreads, (kWidth == 8 ? 1 : 2))
+__global__ void __launch_bounds__(kReduceThreads)
     moments_kernel(const T* x, double* parts, unsigned* counters, MomentsEnd end, NormCut cut) {
-  DP_SHARED(double, means, [kWidth][kNormThreads]);
-  DP_SHARED(double, squares, [kWidth][kNormThreads]);
-  DP_SHARED(unsigned, counts, [kNormThreads]);
-  const NormSpot spot = norm_spot<kWidth>(cut);
-  Moments own[kWidth];
-  unsigned count = 0;
-  for (unsigned row = spot.row; row < spot.end; row += kChunk * spot.step) {
-    Pack<kWidth> values[kChunk];
-    load_rows<kWidth, kChannelsLast>(x, cut, spot, row, values);
-    const unsigned left = (spot.end - row + spot.step - 1) / spot.step, added = left < kChunk ? left : kChunk;
-    const float per_value = 1.f / static_cast<float>(added);
-    const double share = static_cast<double>(added) / static_cast<double>(count + added);
-    for (int k = 0; k < kWidth; ++k) {
-      float sum = 0;
-      for (int i = 0; i < kChunk; ++i) sum += values[i].v[k];  // zeros past the last row
-      const float middle = __fmul_rn(sum, per_value);          // close to the mean; rounded before it is subtracted
-      float away = 0, square = 0;
-      for (unsigned i = 0; i < kChunk; ++i) {
-        const float deviation = i < added ? values[i].v[k] - middle : 0.f;
-        away += deviation;
-        square += deviation * deviation;
-      }
-      const float correction = away * per_value;
-      merge(own[k], count,
-            {static_cast<double>(middle) + static_cast<double>(correction),
-             static_cast<double>(square) - static_cast<double>(away) * static_cast<double>(correction)},
-            share);
-    }
-    count += added;
-  }
+  DP_SHARED(float, pivots, [kReducedChannels]);
+  const NormSpot spot = norm_spot<kWidth, kReduceThreads>(cut);
+  Pack<kWidth> pivot{};
+  if (spot.channel < cut.channels && cut.rows > 0) pivot = pivots_of<kWidth, kChannelsLast>(x, cut, spot.channel);
+  if (threadIdx.x < cut.lanes)
+    for (int k = 0; k < kWidth; ++k) pivots[threadIdx.x * kWidth + k] = pivot.v[k];
 
-  merge_in_block(own, count, cut.lanes, means, squares, counts);
-  if (threadIdx.x < cut.lanes && spot.channel < cut.channels) {
-    double* const part = parts + static_cast<long long>(spot.part) * 2 * cut.channels + spot.channel;
-    for (int k = 0; k < kWidth; ++k) part[k] = own[k].mean, part[cut.channels + k] = own[k].squares;
-  }
-  const unsigned tile = blockIdx.x % cut.tiles, first = tile * cut.lanes * kWidth;
-  end_part<kNormThreads>({parts, nullptr, counters}, cut, end, spot.part, tile, cut.tiles, first,
-                         min(first + cut.lanes * kWidth, cut.channels));
+  double sum[kWidth] = {}, square[kWidth] = {};
+  const auto add = [&]<bool kWhole>(unsigned row) {
+    RawPack<T, kWidth> values[kChunk];
+    for (unsigned i = 0; i < kChunk; ++i)
+      if (kWhole || row + i * spot.step < spot.end)
+        values[i] = load_raw<kWidth>(x + norm_place<kChannelsLast>(cut, spot.channel, row + i * spot.step));
+    for (int k = 0; k < kWidth; ++k) {
+      float chunk_sum = 0, chunk_square = 0;
+      for (unsigned i = 0; i < kChunk; ++i) {
+        const float away = kWhole || row + i * spot.step < spot.end ? values[i][k] - pivot.v[k] : 0.f;
+        chunk_sum += away;
+        chunk_square = fmaf(away, away, chunk_square);
+      }
+      sum[k] += chunk_sum;
+      square[k] += chunk_square;
+    }
+  };
+  unsigned row = spot.row;
+  for (; row + (kChunk - 1) * spot.step < spot.end; row += kChunk * spot.step) add.template operator()<true>(row);
+  if (row < spot.end) add.template operator()<false>(row);
+
+  reduce_rows(sum, square, parts, counters, cut, spot, [&](unsigned channel, double all, double squares) {
+    const double away = cut.rows > 0 ? all / cut.rows : 0;
+    end.write(cut, channel, {pivots[channel % (cut.lanes * kWidth)] + away, squares - all * away});
+  });
 }
 
 class MomentsOp final : public ReducingNormOp {
  public:
-  explicit MomentsOp(const BatchNormMoments& desc) : ReducingNormOp(desc.x, kChunk, kBlocks), eps_(desc.eps) {}
+  explicit MomentsOp(const BatchNormMoments& desc) : ReducingNormOp(desc.x, kChunk), eps_(desc.eps) {}
   std::size_t workspace_bytes() const override { return parts_bytes(); }
 
  protected:
@@ -71,8 +72,8 @@ class MomentsOp final : public ReducingNormOp {
     const MomentsEnd end{static_cast<double*>(args.moments), static_cast<double*>(eps_ ? args.stats : nullptr),
                          eps_.value_or(0)};
     over_values<true>(take_packs(args.x), [&]<typename T, int kWidth, bool kChannelsLast>(const NormCut& cut) {
-      launch(over_parts("batch_norm_moments", cut, stream), moments_kernel<T, kWidth, kChannelsLast>, args.x, workspace,
-             counters(), end, cut);
+      launch(over_parts("batch_norm_moments", cut, stream, kReduceThreads), moments_kernel<T, kWidth, kChannelsLast>,
+             args.x, workspace, counters(), end, cut);
     });
   }
 

@@ -3,21 +3,18 @@
 #pragma once
 
 #include "kernels/cuda/cuda_op.h"
-#include "kernels/cuda/ops/batch_norm.h"
+#include "kernels/cuda/ops/batch_norm_reduce.h"
 #include "kernels/cuda/runtime/owner.h"
 
 namespace dp::kernels::cuda {
 
 class NormOp : public CudaOp {
  protected:
-  // As cut_norm(), for packs of `width` elements. `channels`: limit per block.
-  NormOp(const TensorDesc& x, unsigned width, unsigned chunk, unsigned blocks, unsigned channels) : width_(width) {
+  // `width`: elements of a pack.
+  NormOp(const TensorDesc& x, unsigned width, const NormLimits& limits) : width_(width) {
     tensors_ = {resolved_channels_last(x)};
     channels_last_ = is_channels_last(tensors_[0]);
-    for (const bool packs : {false, true}) {
-      const unsigned own = packs ? width : 1;
-      cuts_[packs] = cut_norm(tensors_[0], static_cast<int>(own), chunk, blocks, std::min(kNormLanes, channels / own));
-    }
+    for (const bool packs : {false, true}) cuts_[packs] = cut_norm(tensors_[0], packs ? width : 1, limits);
   }
 
   // Workspace for two doubles per channel and part.
@@ -49,8 +46,10 @@ class NormOp : public CudaOp {
 // Base of ops that reduce each channel. Packs have 16 bytes.
 class ReducingNormOp : public NormOp {
  protected:
-  ReducingNormOp(const TensorDesc& x, unsigned chunk, unsigned blocks)
-      : NormOp(x, static_cast<unsigned>(16 / size_of(x.type)), chunk, blocks, kReducedChannels),
+  // `chunk`: rows that a thread takes at once.
+  ReducingNormOp(const TensorDesc& x, unsigned chunk)
+      : NormOp(x, static_cast<unsigned>(16 / size_of(x.type)),
+               {kReduceThreads, chunk, kReduceBlocks, kReducedChannels}),
         counters_(zeroed_counters(most_tiles())) {}
 
   unsigned* counters() const { return static_cast<unsigned*>(counters_.get()); }

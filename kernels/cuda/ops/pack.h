@@ -2,6 +2,7 @@
 // or float16 in memory, float in registers.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "device_code.h"
@@ -50,6 +51,34 @@ __device__ __forceinline__ Pack<kWidth> load_pack(const Low* from) {
     pack.v[0] = to_float(*from);
   }
   return pack;
+}
+
+// A pack as it lies in memory. One of 16-bit elements takes half the registers of a Pack.
+template <typename T, int kWidth>
+struct RawPack {
+  static_assert(kWidth == kWidePack<T>);
+  uint4 bits;
+
+  __device__ __forceinline__ float operator[](int k) const {
+    const unsigned words[] = {bits.x, bits.y, bits.z, bits.w};
+    if constexpr (sizeof(T) == 4)
+      return std::bit_cast<float>(words[k]);
+    else
+      return to_float(T{static_cast<std::uint16_t>(words[k / 2] >> 16 * (k % 2))});
+  }
+};
+template <typename T>
+struct RawPack<T, 1> {
+  T bits;
+
+  __device__ __forceinline__ float operator[](int) const { return to_float(bits); }
+};
+template <int kWidth, typename T>
+__device__ __forceinline__ RawPack<T, kWidth> load_raw(const T* from) {
+  if constexpr (kWidth == 1)
+    return {*from};
+  else
+    return {*reinterpret_cast<const uint4*>(from)};
 }
 
 template <int kWidth>
