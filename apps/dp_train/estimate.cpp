@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "dp/error.h"
+
 #include "images.h"
 
 namespace dp_train {
