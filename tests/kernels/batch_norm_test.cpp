@@ -99,6 +99,27 @@ TEST_CASE("the variance stays accurate for means a thousand deviations from zero
   }
 }
 
+// A kernel may subtract some value of the channel before it squares. If that is an outlier whose square is hundreds of
+// times the variance, the rounding of the float32 squares (2^-24) grows by that factor.
+TEST_CASE("the variance has four digits even if the first, the middle and the last values are outliers") {
+  Random random(59, RandomUse::synthetic);
+  HostTensor x = random_tensor({4, 5, 20, 30}, random);
+  for (std::size_t channel = 0; channel < 5; ++channel)
+    for (std::size_t sixth = 0; sixth <= 6; ++sixth) {
+      const std::size_t row = std::min<std::size_t>(400 * sixth, 2399);
+      x.values[(row / 600 * 5 + channel) * 600 + row % 600] = 4096;
+    }
+  const NormResult expected =
+      naive_batch_norm({.x = x, .weight = zeros({5}), .bias = zeros({5}), .dy = zeros(x.shape)});
+  everywhere([&](OpRig& rig, bool preferred) {
+    const Doubles moments = batch_norm_moments(rig, x, preferred ? rig.preferred(x.shape) : rig.plain(x.shape));
+    for (std::size_t c = 0; c < 5; ++c) {
+      CHECK(moments[1 + c] == Approx(expected.mean[c]).epsilon(1e-5));
+      CHECK(moments[6 + c] / 2400 == Approx(expected.variance[c]).epsilon(1e-4));
+    }
+  });
+}
+
 TEST_CASE("output and gradient have the accuracy of float32 for a large mean") {
   Random random(54, RandomUse::synthetic);
   NormCase norm = random_norm({6, 20, 8, 9}, false, false, false, random);

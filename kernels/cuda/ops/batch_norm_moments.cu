@@ -1,6 +1,6 @@
-// BatchNormMoments in one pass: sums of the deviations from a pivot and of their squares. The pivot is the median of three
-// values of the channel, so it is a likely value even if one of them is an outlier: the sums lose no accuracy to a large
-// mean. A thread adds the deviations of kChunk rows in float; these sums are added in double.
+// BatchNormMoments in one pass: sums of the deviations from a pivot and of their squares. The pivot is the median of
+// three values of the channel, a likely value even if one of them is an outlier, so a large mean costs no accuracy. A
+// thread adds the deviations of kChunk rows in float; these sums are added in double (docs/decisions/0058).
 #include <optional>
 
 #include "kernels/cuda/ops/batch_norm_join.h"

@@ -7,14 +7,14 @@
 
 namespace dp::kernels::cuda {
 
-// One block of 512 threads for each multiprocessor of an H100 or H200: a second wave of blocks would wait for the first,
-// and each block adds a part that the last block has to read. 64 channels of 16 bits are the 128 bytes that a multiprocessor
-// fetches at once.
+// One block of 512 threads for each multiprocessor of an H100 or H200: a second wave of blocks would wait for the
+// first, and each block adds a part that the last block has to read. 64 channels of 16 bits are 128 bytes, a line of
+// the cache (docs/decisions/0058).
 inline constexpr unsigned kReduceThreads = 512, kReduceBlocks = 132, kReducedChannels = 64;
 
 // Adds the two sums of all threads for each channel. The last block of a tile of channels calls
-// finish(channel, first, second) once per channel. `parts`: 2 * cut.parts doubles per channel. `counters`: one per tile,
-// all 0. All threads must call it.
+// finish(channel, first, second) once per channel. `parts`: 2 * cut.parts doubles per channel. `counters`: one per
+// tile, all 0. All threads must call it.
 template <int kWidth, typename Finish>
 __device__ __forceinline__ void reduce_rows(double (&first)[kWidth], double (&second)[kWidth], double* parts,
                                             unsigned* counters, const NormCut& cut, const NormSpot& spot,
