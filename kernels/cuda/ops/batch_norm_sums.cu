@@ -22,7 +22,8 @@ __global__ void __launch_bounds__(kReduceThreads)
     for (int k = 0; k < kWidth; ++k)
       shift.v[k] = static_cast<float>(channel_stats(end.stats, cut.channels, spot.channel + k).mean);
   const auto add = [&]<bool kWhole>(unsigned row) {
-    RawPack<T, kWidth> gradients[kChunk], seconds[kChunk], values[kChunk], outputs[kChunk];
+    RawPack<T, kWidth> gradients[kChunk], values[kChunk];
+    [[maybe_unused]] RawPack<T, kWidth> seconds[kChunk], outputs[kChunk];  // with kSecond, with kRelu
     for (unsigned i = 0; i < kChunk; ++i)
       if (kWhole || row + i * spot.step < spot.end) {
         const long long at = norm_place<kChannelsLast>(cut, spot.channel, row + i * spot.step);
