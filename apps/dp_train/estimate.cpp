@@ -1,11 +1,11 @@
 #include "estimate.h"
 
+#include <dp/error.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <optional>
 #include <utility>
-
-#include "dp/error.h"
 
 #include "images.h"
 

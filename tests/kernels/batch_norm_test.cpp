@@ -51,8 +51,8 @@ HostTensor around(double mean, double deviation, const Shape& shape, Random& ran
 
 TEST_CASE("batch normalisation equals its definition with ReLU, addend and second gradient in every layout") {
   Random random(51, RandomUse::synthetic);
-  const Shape shapes[] = {{4, 20, 5, 7}, {3, 16, 1, 1},   {3, 1, 9, 4},   {1, 33, 6, 6},   {37, 8, 3, 3},
-                          {5, 3, 1, 1},  {2, 17, 20, 19}, {1, 5, 45, 47}, {2, 68, 20, 19}, {3, 132, 8, 9}};
+  const Shape shapes[] = {{4, 20, 5, 7},   {3, 16, 1, 1},  {3, 1, 9, 4},    {1, 33, 6, 6},  {37, 8, 3, 3}, {5, 3, 1, 1},
+                          {2, 17, 20, 19}, {1, 5, 45, 47}, {2, 68, 20, 19}, {3, 132, 8, 9}, {2, 3, 47, 45}};
   int turn = 0;
   for (const Shape& shape : shapes)
     for (const bool relu : {false, true}) {
@@ -91,7 +91,8 @@ TEST_CASE("the variance stays accurate for means a thousand deviations from zero
       const double count = moments[0];
       CHECK(count == static_cast<double>(x.shape.numel() / channels));
       for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
-        CHECK(moments[1 + c] == Approx(expected.mean[c]).epsilon(1e-7));
+        // The mean is subtracted from values that differ by about the deviation, so that is the scale of its error.
+        CHECK(std::abs(moments[1 + c] - expected.mean[c]) <= 0x1p-20 * std::sqrt(expected.variance[c]));
         CHECK(moments[1 + static_cast<std::size_t>(channels) + c] / count ==
               Approx(expected.variance[c]).epsilon(1e-6));
       }
@@ -101,12 +102,12 @@ TEST_CASE("the variance stays accurate for means a thousand deviations from zero
 
 // A kernel may subtract some value of the channel before it squares. If that is an outlier whose square is hundreds of
 // times the variance, the rounding of the float32 squares (2^-24) grows by that factor.
-TEST_CASE("the variance has four digits even if the first, the middle and the last values are outliers") {
+TEST_CASE("the variance has four digits even if the values at sixteen, 48 and 81 parts of 97 are outliers") {
   Random random(59, RandomUse::synthetic);
   HostTensor x = random_tensor({4, 5, 20, 30}, random);
   for (std::size_t channel = 0; channel < 5; ++channel)
-    for (std::size_t sixth = 0; sixth <= 6; ++sixth) {
-      const std::size_t row = std::min<std::size_t>(400 * sixth, 2399);
+    for (const std::size_t part : {16, 48, 81}) {  // the values that the CUDA kernel picks
+      const std::size_t row = 2400 * part / 97;
       x.values[(row / 600 * 5 + channel) * 600 + row % 600] = 4096;
     }
   const NormResult expected =
@@ -287,10 +288,10 @@ TEST_CASE("evaluation normalises with the running statistics and sends no gradie
 
 TEST_CASE("gradients may be written over their inputs or not at all") {
   Random random(57, RandomUse::synthetic);
-  const NormCase norm = random_norm({3, 20, 5, 4}, true, true, true, random);
+  const NormCase norm = random_norm({3, 24, 13, 14}, true, true, true, random);
   everywhere([&](OpRig& rig, bool preferred) {
     const kernels::Layout layout = preferred ? rig.preferred(norm.x.shape) : rig.plain(norm.x.shape);
-    const Doubles stats = batch_norm_merge(rig, {.channels = 20}, batch_norm_moments(rig, norm.x, layout));
+    const Doubles stats = batch_norm_merge(rig, {.channels = 24}, batch_norm_moments(rig, norm.x, layout));
     const HostTensor y = batch_norm_forward(rig, norm.x, stats, norm.weight, norm.bias, &*norm.addend, true, layout);
     const auto sums = [&](Dz dz) {
       return batch_norm_backward_sums(rig, norm.dy, &*norm.dy2, norm.x, &y, stats, dz, layout);

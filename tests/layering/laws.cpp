@@ -233,8 +233,12 @@ std::vector<Violation> check_titles(const std::vector<SourceFile>& files) {
       const std::string& line = file.lines[i];
       const std::string text = line == "TEST_CASE(" && i + 1 < file.lines.size() ? file.lines[i + 1] : line.substr(10);
       const std::size_t quote = text.find('"');
-      if (quote != std::string::npos && text.substr(quote + 1).starts_with('-'))
+      if (quote == std::string::npos) continue;
+      const std::string title = text.substr(quote + 1, text.find('"', quote + 1) - quote - 1);
+      if (title.starts_with('-'))
         found.push_back(at(file, static_cast<int>(i) + 1, "the title begins with a dash; begin with a word"));
+      if (title.find(';') != std::string::npos)
+        found.push_back(at(file, static_cast<int>(i) + 1, "the title has a semicolon; write a comma or a word"));
     }
   return found;
 }

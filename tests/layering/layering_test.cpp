@@ -190,13 +190,14 @@ TEST_CASE("law 5: no comment is wider than 120 columns") {
               "tests/a.py:3", "tests/a.py:5"});
 }
 
-TEST_CASE("law 5: no title of a test begins with a dash") {
+TEST_CASE("law 5: no title of a test begins with a dash or has a semicolon") {
   check_tree(dp::test::check_titles);
   const std::string begin = "TEST_CASE";  // assembled here, so that the check of the tree finds only real ones
   CHECK(found(dp::test::check_titles, {{"tests/a.cpp", begin + "(\"a - b\") {\n}\n"},
                                        {"tests/b.cpp", "\n" + begin + "(\"--flag is read\") {\n}\n"},
-                                       {"tests/c.cpp", begin + "(\n    \"-x is read\", \"[tag]\") {\n}\n"}}) ==
-        Where{"tests/b.cpp:2", "tests/c.cpp:1"});
+                                       {"tests/c.cpp", begin + "(\n    \"-x is read\", \"[tag]\") {\n}\n"},
+                                       {"tests/d.cpp", begin + "(\"a; b\") {\n  f();\n}\n"}}) ==
+        Where{"tests/b.cpp:2", "tests/c.cpp:1", "tests/d.cpp:1"});
 }
 
 TEST_CASE("law 5: a class is in at most two sources") {

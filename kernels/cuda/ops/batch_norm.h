@@ -1,7 +1,8 @@
 // How batch normalisation divides a tensor into blocks. Channels last, the tensor is a matrix
 // of `rows` (N*H*W) x channels: a block takes a part of the rows and `lanes` packs of
 // channels. Row-major, a block takes one channel and a part of its N*H*W values, which also
-// count as `rows`. The division depends only on the shape, so the order of all sums does too.
+// count as `rows`. The division, and so the order of all sums, depends only on the shape,
+// the layout, and whether packs are aligned.
 #pragma once
 
 #include <algorithm>

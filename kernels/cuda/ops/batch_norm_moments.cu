@@ -14,34 +14,41 @@ constexpr int kChunk = 8;
 
 template <int kWidth, bool kChannelsLast, typename T>
 __device__ __forceinline__ Pack<kWidth> pivots_of(const T* x, const NormCut& cut, unsigned channel) {
-  const auto row = [&](unsigned sixths) {
-    return load_pack<kWidth>(x + norm_place<kChannelsLast>(cut, channel, cut.rows / 6 * sixths));
+  // 97 is prime: the rows are not the same pixel of each image, such as a corner, which the padding makes special.
+  const auto row = [&](unsigned part) {
+    const auto at = static_cast<unsigned>(static_cast<unsigned long long>(cut.rows) * part / 97);
+    return load_raw<kWidth>(x + norm_place<kChannelsLast>(cut, channel, at));
   };
-  const Pack<kWidth> a = row(1), b = row(3), c = row(5);
+  const RawPack<T, kWidth> a = row(16), b = row(48), c = row(81);
   Pack<kWidth> medians;
-  for (int k = 0; k < kWidth; ++k) medians.v[k] = fmaxf(fminf(a.v[k], b.v[k]), fminf(fmaxf(a.v[k], b.v[k]), c.v[k]));
+#pragma unroll
+  for (int k = 0; k < kWidth; ++k) medians.v[k] = fmaxf(fminf(a[k], b[k]), fminf(fmaxf(a[k], b[k]), c[k]));
   return medians;
 }
 
 // `counters`: one per tile of channels.
 template <typename T, int kWidth, bool kChannelsLast>
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kReduceThreads, kReduceResident)
     moments_kernel(const T* x, double* parts, unsigned* counters, MomentsEnd end, NormCut cut) {
   DP_SHARED(float, pivots, [kReducedChannels]);
   const NormSpot spot = norm_spot<kWidth, kReduceThreads>(cut);
   Pack<kWidth> pivot{};
   if (spot.channel < cut.channels && cut.rows > 0) pivot = pivots_of<kWidth, kChannelsLast>(x, cut, spot.channel);
   if (threadIdx.x < cut.lanes)
+#pragma unroll
     for (int k = 0; k < kWidth; ++k) pivots[threadIdx.x * kWidth + k] = pivot.v[k];
 
   double sum[kWidth] = {}, square[kWidth] = {};
   const auto add = [&]<bool kWhole>(unsigned row) {
     RawPack<T, kWidth> values[kChunk];
+#pragma unroll
     for (unsigned i = 0; i < kChunk; ++i)
       if (kWhole || row + i * spot.step < spot.end)
         values[i] = load_raw<kWidth>(x + norm_place<kChannelsLast>(cut, spot.channel, row + i * spot.step));
+#pragma unroll
     for (int k = 0; k < kWidth; ++k) {
       float chunk_sum = 0, chunk_square = 0;
+#pragma unroll
       for (unsigned i = 0; i < kChunk; ++i) {
         const float away = kWhole || row + i * spot.step < spot.end ? values[i][k] - pivot.v[k] : 0.f;
         chunk_sum += away;
@@ -64,7 +71,6 @@ __global__ void __launch_bounds__(kReduceThreads)
 class MomentsOp final : public ReducingNormOp {
  public:
   explicit MomentsOp(const BatchNormMoments& desc) : ReducingNormOp(desc.x, kChunk), eps_(desc.eps) {}
-  std::size_t workspace_bytes() const override { return parts_bytes(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {

@@ -45,6 +45,9 @@ class NormOp : public CudaOp {
 
 // Base of ops that reduce each channel. Packs have 16 bytes.
 class ReducingNormOp : public NormOp {
+ public:
+  std::size_t workspace_bytes() const override { return parts_bytes(); }
+
  protected:
   // `chunk`: rows that a thread takes at once.
   ReducingNormOp(const TensorDesc& x, unsigned chunk)

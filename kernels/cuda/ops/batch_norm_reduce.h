@@ -1,4 +1,5 @@
-// Two sums over the rows of each channel: of a thread, then of its block, then of the tensor. Every order is fixed.
+// Two sums over the rows of each channel: of a thread, then of its block, then of the tensor. The order follows
+// from the NormCut alone.
 #pragma once
 
 #include "kernels/cuda/ops/batch_norm.h"
@@ -11,6 +12,8 @@ namespace dp::kernels::cuda {
 // first, and each block adds a part that the last block has to read. 64 channels of 16 bits are 128 bytes, a line of
 // the cache (docs/decisions/0058).
 inline constexpr unsigned kReduceThreads = 512, kReduceBlocks = 132, kReducedChannels = 64;
+// For ptxas: without it, it aims at two blocks per multiprocessor on sm_75, and the packs of eight spill.
+inline constexpr unsigned kReduceResident = 1;
 
 // Adds the two sums of all threads for each channel. The last block of a tile of channels calls
 // finish(channel, first, second) once per channel. `parts`: 2 * cut.parts doubles per channel. `counters`: one per

@@ -12,18 +12,20 @@ constexpr int kChunk = 4;
 
 // `counters`: one per tile of channels. `dz` may be null.
 template <typename T, int kWidth, bool kChannelsLast, bool kRelu, bool kSecond>
-__global__ void __launch_bounds__(kReduceThreads)
+__global__ void __launch_bounds__(kReduceThreads, kReduceResident)
     sums_kernel(const T* dy, const T* dy2, const T* x, const T* y, double* parts, unsigned* counters, SumsEnd end,
                 T* dz, NormCut cut) {
   const NormSpot spot = norm_spot<kWidth, kReduceThreads>(cut);
   double sum[kWidth] = {}, product[kWidth] = {};  // of dz, of dz * (x - shift)
   Pack<kWidth> shift{};
   if (spot.channel < cut.channels)
+#pragma unroll
     for (int k = 0; k < kWidth; ++k)
       shift.v[k] = static_cast<float>(channel_stats(end.stats, cut.channels, spot.channel + k).mean);
   const auto add = [&]<bool kWhole>(unsigned row) {
     RawPack<T, kWidth> gradients[kChunk], values[kChunk];
     [[maybe_unused]] RawPack<T, kWidth> seconds[kChunk], outputs[kChunk];  // with kSecond, with kRelu
+#pragma unroll
     for (unsigned i = 0; i < kChunk; ++i)
       if (kWhole || row + i * spot.step < spot.end) {
         const long long at = norm_place<kChannelsLast>(cut, spot.channel, row + i * spot.step);
@@ -33,9 +35,11 @@ __global__ void __launch_bounds__(kReduceThreads)
         values[i] = load_raw<kWidth>(x + at);
       }
     float chunk_sum[kWidth] = {}, chunk_product[kWidth] = {};
+#pragma unroll
     for (unsigned i = 0; i < kChunk; ++i)
       if (kWhole || row + i * spot.step < spot.end) {
         Pack<kWidth> masked;
+#pragma unroll
         for (int k = 0; k < kWidth; ++k) {
           float gradient = gradients[i][k];
           if constexpr (kSecond) gradient += seconds[i][k];
@@ -46,6 +50,7 @@ __global__ void __launch_bounds__(kReduceThreads)
         }
         if (dz) store_pack(dz + norm_place<kChannelsLast>(cut, spot.channel, row + i * spot.step), masked);
       }
+#pragma unroll
     for (int k = 0; k < kWidth; ++k) sum[k] += chunk_sum[k], product[k] += chunk_product[k];
   };
   unsigned row = spot.row;
@@ -59,7 +64,6 @@ __global__ void __launch_bounds__(kReduceThreads)
 class BackwardSumsOp final : public ReducingNormOp {
  public:
   explicit BackwardSumsOp(const BatchNormBackwardSums& desc) : ReducingNormOp(desc.x, kChunk), relu_(desc.relu) {}
-  std::size_t workspace_bytes() const override { return parts_bytes(); }
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {

@@ -1,4 +1,5 @@
-// Last step of BatchNormBackwardSums: adds partial sums and writes the op's results.
+// Ends of BatchNormBackwardSums: how its results are written, and how convolutions that are fused with it add partial
+// sums.
 #pragma once
 
 #include "kernels/cuda/ops/batch_norm.h"

@@ -2,8 +2,8 @@
 // or float16 in memory, float in registers.
 #pragma once
 
-#include <bit>
 #include <cstdint>
+#include <type_traits>
 
 #include "device_code.h"
 #include "dp/shape.h"
@@ -35,15 +35,9 @@ __device__ __forceinline__ Pack<kWidth> load_pack(const float* from) {
 }
 template <int kWidth, typename Low>
 __device__ __forceinline__ Pack<kWidth> load_pack(const Low* from) {
+  static_assert(kWidth <= 4, "RawPack has eight");
   Pack<kWidth> pack;
-  if constexpr (kWidth == 8) {
-    const uint4 eight = *reinterpret_cast<const uint4*>(from);
-    const unsigned pairs[] = {eight.x, eight.y, eight.z, eight.w};
-    for (int i = 0; i < 4; ++i) {
-      pack.v[2 * i] = to_float(Low{static_cast<std::uint16_t>(pairs[i])});
-      pack.v[2 * i + 1] = to_float(Low{static_cast<std::uint16_t>(pairs[i] >> 16)});
-    }
-  } else if constexpr (kWidth == 4) {
+  if constexpr (kWidth == 4) {
     const ushort4 four = *reinterpret_cast<const ushort4*>(from);
     pack.v[0] = to_float(Low{four.x}), pack.v[1] = to_float(Low{four.y});
     pack.v[2] = to_float(Low{four.z}), pack.v[3] = to_float(Low{four.w});
@@ -57,14 +51,16 @@ __device__ __forceinline__ Pack<kWidth> load_pack(const Low* from) {
 template <typename T, int kWidth>
 struct RawPack {
   static_assert(kWidth == kWidePack<T>);
-  uint4 bits;
+  std::conditional_t<std::is_same_v<T, float>, float4, uint4> bits;
 
   __device__ __forceinline__ float operator[](int k) const {
-    const unsigned words[] = {bits.x, bits.y, bits.z, bits.w};
-    if constexpr (sizeof(T) == 4)
-      return std::bit_cast<float>(words[k]);
-    else
-      return to_float(T{static_cast<std::uint16_t>(words[k / 2] >> 16 * (k % 2))});
+    if constexpr (std::is_same_v<T, float>) {
+      const float four[] = {bits.x, bits.y, bits.z, bits.w};
+      return four[k];
+    } else {
+      const unsigned pairs[] = {bits.x, bits.y, bits.z, bits.w};
+      return to_float(T{static_cast<std::uint16_t>(pairs[k / 2] >> 16 * (k % 2))});
+    }
   }
 };
 template <typename T>
@@ -78,7 +74,7 @@ __device__ __forceinline__ RawPack<T, kWidth> load_raw(const T* from) {
   if constexpr (kWidth == 1)
     return {*from};
   else
-    return {*reinterpret_cast<const uint4*>(from)};
+    return {*reinterpret_cast<const decltype(RawPack<T, kWidth>::bits)*>(from)};
 }
 
 template <int kWidth>

@@ -16,19 +16,24 @@ DataParallelOptions references(int replicas) {
   return options;
 }
 
-// The weights after one optimizer step that is not skipped.
-std::vector<NamedTensor> stepped(const Model& model, DataParallelOptions options, const Batch& batch) {
-  options.loss_scale.initial = 512;  // these ill-conditioned gradients do not overflow float16
+// The weights after one optimizer step; empty if it is skipped, because a gradient overflows float16.
+std::vector<NamedTensor> stepped_or_skipped(const Model& model, DataParallelOptions options, const Batch& batch) {
+  options.loss_scale.initial = 512;  // few of these ill-conditioned gradients overflow
   DataParallel net(model, options);
   net.train_step(batch, Sgd{.lr = 0.1f, .momentum = 0.9f, .weight_decay = 1e-3f});
-  CHECK(net.take_stats().skipped == 0);
   CHECK(net.replicas_identical());
-  return net.weights();
+  return net.take_stats().skipped == 0 ? net.weights() : std::vector<NamedTensor>{};
+}
+std::vector<NamedTensor> stepped(const Model& model, const DataParallelOptions& options, const Batch& batch) {
+  auto weights = stepped_or_skipped(model, options, batch);
+  CHECK(!weights.empty());
+  return weights;
 }
 
 // Compares a step of the simulation with one of the reference. They differ by float32 rounding only, unless that rounds
 // a value to the other 16-bit neighbour. Then later values differ, too. So the test searches for a batch without a
-// value of this kind. For networks this small a few seeds suffice.
+// value of this kind, and without a gradient that overflows in the reference. For networks this small a few seeds
+// suffice.
 void check_step(const Model& model, std::int64_t rows, int replicas) {
   SimulatedGpus machine(replicas);
   simt::simulation().delays = simt::simulation().protect_memory = false;  // faster
@@ -38,7 +43,8 @@ void check_step(const Model& model, std::int64_t rows, int replicas) {
     bool equal = false;
     for (std::uint64_t seed = 1; seed <= 8 && !equal; ++seed) {
       const Batch batch = random_batch(model, rows, seed);
-      const auto expected = stepped(model, with(references(replicas), amp), batch);
+      const auto expected = stepped_or_skipped(model, with(references(replicas), amp), batch);
+      if (expected.empty()) continue;
       CHECK(relative_distance(expected, stepped(model, with(references(replicas), Amp::off), batch), origin) >
             1e-4);  // it rounds
       std::vector<NamedTensor> first;

@@ -263,7 +263,7 @@ std::string cut_of(const DataParallelOptions& options) {
   return DataParallel(many_small_layers(), options).options().pipeline.cuts.at(0);
 }
 
-TEST_CASE("pipeline: a cut by measured times gives the same bits, wherever it is; names of cuts come first") {
+TEST_CASE("pipeline: a cut by measured times gives the same bits, wherever it is, and names of cuts come first") {
   DataParallelOptions options = pipelined(on_cpus(1), {1, 2, 3}, one_f_one_b);
   const std::string modelled = cut_of(options);
   CHECK((modelled == "fc2" || modelled == "fc3"));
