@@ -93,6 +93,7 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
   const OutputFolder folder = leads ? output_folder(command) : OutputFolder("");
   options.output_dir = folder.path();
+  options.resumed_with = device_options(command);
   options.program = std::string("dp_train " DP_VERSION ", commit ") + command_line::kCommit;
   if (!command.evaluate && !command.print_plan) dp::require_memory(model, data, options);
   options.stop = &signals.received;
@@ -107,7 +108,7 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   }
   const dp::RunSummary summary = command.evaluate ? trainer.evaluate(*console) : trainer.run(*console);
   console.reset();  // ends an open progress line
-  if (leads) dp::print_summary(summary, device_options(command));
+  if (leads) dp::print_summary(summary, options.resumed_with);
   try {
     if (leads) dp::flush_stdout();
   } catch (const dp::Error& error) {

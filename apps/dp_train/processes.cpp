@@ -25,7 +25,9 @@ void check_processes(const Command& command) {
   if (command.replicas_per_device > 1) usage("--engine ddp runs one process per device; remove --replicas-per-device");
   if (command.selftest) usage("selftest supports only --engine dp");
   if (command.estimate_memory)
-    usage("estimate-memory supports only --engine dp; a rank needs as much memory as a replica");
+    usage(
+        "estimate-memory supports only --engine dp; a rank is a process with one replica, so ask for --cpu 1 (or one "
+        "GPU) and a rank's share of the batch");
   if (command.node_rank >= command.nnodes)
     usage("--node-rank " + std::to_string(command.node_rank) + " must be less than --nnodes " +
           std::to_string(command.nnodes));

@@ -89,8 +89,8 @@ fs::path find_place(const Edition& edition, const std::string& folder) {
                      (fs::is_directory(places[0], ignored) ? "" : " (no such folder)") + " or " + places[1].string();
   if (!instead.archive.empty())
     throw Error(ErrorCode::data, std::string(edition.name) + ": " + what + "; " + instead.archive +
-                                     " is not unpacked: run `tar -xf " + instead.archive + " -C " +
-                                     fs::path(instead.archive).parent_path().string() +
+                                     " is not unpacked: run `tar -xf " + path_argument(instead.archive) + " -C " +
+                                     path_argument(fs::path(instead.archive).parent_path().string()) +
                                      "`, and set --data-path to that folder");
   throw missing(edition, usable, what + instead.text);
 }

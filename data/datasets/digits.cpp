@@ -45,6 +45,10 @@ class Digits final : public Dataset {
     states_[i].store(State::drawn, std::memory_order_release);
   }
   bool varies() const override { return false; }
+  std::size_t bytes_to_keep() const override {
+    const auto missing = [](const std::atomic<State>& state) { return state.load() == State::missing; };
+    return static_cast<std::size_t>(std::count_if(states_.begin(), states_.end(), missing)) * kBytes;
+  }
 
  private:
   enum class State : std::uint8_t { missing, taken, drawn };

@@ -90,7 +90,8 @@ std::string cifar_kind(const fs::path& path, const std::string& dataset) {
     return "a file of the Python edition; the binary one is read";
   if (name == "batches.meta.mat" || name == "data_batch_1.mat") return "a file of the MATLAB edition";
   if (name == "data_batch_1.bin" && dataset != "cifar10") return "a file of CIFAR-10: --dataset cifar10";
-  if (name == "fine_label_names.txt" && dataset != "cifar100") return "a file of CIFAR-100: --dataset cifar100";
+  if ((name == "fine_label_names.txt" || name == "train.bin" || name == "test.bin") && dataset != "cifar100")
+    return "a file of CIFAR-100: --dataset cifar100";
   return "";
 }
 

@@ -8,6 +8,7 @@
 #include "data/formats/byte_reader.h"
 #include "data/formats/rgb_image.h"
 #include "dp/error.h"
+#include "dp/shell.h"
 
 namespace dp {
 namespace {
@@ -148,7 +149,8 @@ void require_parts(const std::string& folder) {
   if (has_parts(root)) return;
   if (const std::string other = has_train ? "" : meant(folder); !other.empty())
     throw Error(ErrorCode::data, "imagefolder: " + folder + " has no train/, but " + other +
-                                     " has train/ and val/ (or test/); give that folder: --data-path " + other);
+                                     " has train/ and val/ (or test/); give that folder: --data-path " +
+                                     path_argument(other));
   const std::string found = has_train ? other_spelling(root, {"val", "valid", "validation", "test", "testing"})
                                       : other_spelling(root, {"train", "training"});
   const std::string lacks = folder + (has_train ? " has neither val/ nor test/" : " has no train/");

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "dp/error.h"
+#include "dp/shell.h"
 #include "engine/train/busy.h"
 #include "engine/train/data_identity.h"
 #include "engine/train/passes.h"
@@ -134,8 +135,8 @@ void TrainingRun::keep_finished_steps(const std::string& failure) noexcept {
 
 void TrainingRun::report_kept() const {
   if (!folder_.writes() || unsaved_) return;
-  notice(
-      fmt::format("the finished steps are saved at step {}; continue with --resume {}", state_.step, folder_.path()));
+  notice(fmt::format("the finished steps are saved at step {}; continue with --resume {}{}{}", state_.step,
+                     path_argument(folder_.path()), options_.resumed_with.empty() ? "" : " ", options_.resumed_with));
 }
 
 void TrainingRun::train() {
@@ -290,9 +291,10 @@ void TrainingRun::report_epoch() {
   write_page(/*last=*/false);
   constexpr double kMuch = 0.1, kLong = 1;  // not for a short run, in which the first batch is much of the time
   if (epoch_.loading_share < kMuch || epoch_.seconds < kLong || std::exchange(loading_noticed_, true)) return;
-  notice(fmt::format("training waited {:.0f} % of the time for data; raise --workers (now {}){}",
-                     100 * epoch_.loading_share, options_.workers,
-                     options_.images_on == ImagesOn::device ? "" : ", or use --images-on device"));
+  notice(fmt::format(
+      "training waited {:.0f} % of the time for data; raise --workers (now {}){}", 100 * epoch_.loading_share,
+      options_.workers,
+      options_.images_on == ImagesOn::device || train_.dataset().varies() ? "" : ", or use --images-on device"));
 }
 
 bool TrainingRun::evaluate() {

@@ -50,7 +50,8 @@ TEST_CASE("a bad image ends a run with its finished steps saved, and the resumed
   INFO(failed.err);
   CHECK(failed.code == 3);
   CHECK(failed.err.find("set/train/b/3.jpg") != std::string::npos);
-  CHECK(failed.out.find("the finished steps are saved at step 2; continue with --resume run") != std::string::npos);
+  CHECK(failed.out.find("the finished steps are saved at step 2; continue with --resume run --cpu 1\n") !=
+        std::string::npos);
   write_text(bad, good);
   REQUIRE(run_dp_train({"--resume", "run", "--cpu", "1", "--threads-per-replica", "1"}, temp.path()).code == 0);
   CHECK(summary_of(temp, "run")["weights_sha256"] == summary_of(temp, "whole")["weights_sha256"]);

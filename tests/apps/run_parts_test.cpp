@@ -120,7 +120,9 @@ TEST_CASE("options for several hosts require --engine ddp, and ranks refuse unsu
         "--engine ddp runs one process per device; remove --replicas-per-device");
   CHECK(refusal([](Command& c) { c.selftest = true; }, "ddp") == "selftest supports only --engine dp");
   CHECK(refusal([](Command& c) { c.estimate_memory = true; }, "ddp") ==
-        "estimate-memory supports only --engine dp; a rank needs as much memory as a replica");
+        "estimate-memory supports only --engine dp; a rank is a process with one replica, so ask for --cpu 1 (or one "
+        "GPU) "
+        "and a rank's share of the batch");
   CHECK(refusal([](Command& c) { c.node_rank = c.nnodes = 2, c.master_addr = "a"; }, "ddp") ==
         "--node-rank 2 must be less than --nnodes 2");
   CHECK(refusal([](Command& c) { c.nnodes = 2; }, "ddp") == "--nnodes requires --master-addr, the address of host 0");

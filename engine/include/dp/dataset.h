@@ -54,6 +54,9 @@ class Dataset {
   // With replace_bad_images(): the faults of the images that were replaced so far, with their paths. Otherwise none.
   virtual std::optional<std::vector<std::string>> replaced() const { return std::nullopt; }
 
+  // Bytes of the images that are not in memory yet and stay there once they are read, for the estimate of memory.
+  virtual std::size_t bytes_to_keep() const { return 0; }
+
   // A copy of one image, without augmentation.
   std::vector<std::uint8_t> image(std::int64_t index) const {
     std::vector<std::uint8_t> bytes(static_cast<std::size_t>(image_shape().numel()));
