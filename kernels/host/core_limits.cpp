@@ -59,7 +59,8 @@ std::optional<CoreLimit> cpu_quota() {
     if (!quota) continue;
     const double cores = quota->time / quota->period;
     const double whole = std::clamp(std::ceil(cores - 1e-9), 1.0, 1e6);
-    take_less(least, CoreLimit{static_cast<int>(whole), "the CPU quota " + file + " of " + shown(cores) + " cores"});
+    take_less(least, CoreLimit{static_cast<int>(whole),
+                               "the CPU quota " + file + " of " + shown(cores) + (cores == 1 ? " core" : " cores")});
   }
   return least;
 }
