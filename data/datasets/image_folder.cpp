@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <mutex>
 
 #include "data/augment/crops.h"
 #include "data/augment/resize.h"
@@ -62,6 +63,10 @@ class ImageFolder final : public Dataset {
     const std::uintmax_t size = fs::file_size(list_.path(folder_, index), error);
     return list_.name(index) + (error ? " ?" : " " + std::to_string(size));
   }
+  std::size_t bytes_to_read() const override {
+    std::call_once(sampled_, [&] { most_bytes_ = most_of_sample(); });
+    return most_bytes_;
+  }
   std::vector<std::pair<std::string, std::int64_t>> passed_over() const override {
     return {list_.passed_over.begin(), list_.passed_over.end()};
   }
@@ -83,8 +88,23 @@ class ImageFolder final : public Dataset {
   }
 
  private:
+  // Of images that are spread evenly over the list. One that cannot be read does not count.
+  std::size_t most_of_sample() const {
+    constexpr std::int64_t kSampled = 16;
+    std::size_t most = 0;
+    std::vector<std::uint8_t> file;
+    for (std::int64_t i = 0; i < std::min(kSampled, size()); ++i) try {
+        read_file(list_.path(folder_, size() * i / std::min(kSampled, size())), file);
+        most = std::max(most, file.size() + bytes_to_decode(file));
+      } catch (const Error&) {
+      }
+    return most;
+  }
+
   std::string folder_;
   ImageList list_;
+  mutable std::once_flag sampled_;
+  mutable std::size_t most_bytes_ = 0;
   std::int64_t side_;
   Normalization normalization_;
 };

@@ -59,6 +59,23 @@ void cmyk_to_rgb(RgbImage& image) {
 
 }  // namespace
 
+std::size_t bytes_to_decode_jpeg(std::span<const std::uint8_t> bytes) {
+  const Decompressor decompressor;
+  int width = -1, height = -1, subsampling = -1, colours = -1;
+  tjDecompressHeader3(decompressor.get(), bytes.data(), static_cast<unsigned long>(bytes.size()), &width, &height,
+                      &subsampling, &colours);
+  if (width < 1 || height < 1 || width > kMaxPixels / height) return 0;
+  const bool cmyk = colours == TJCS_CMYK || colours == TJCS_YCCK;
+  const auto pixels = static_cast<std::size_t>(width) * static_cast<std::size_t>(height);
+  // Coefficients have 16 bits. Two of the three components may have half as many columns, rows, or both.
+  const std::size_t halves = cmyk                                                     ? 8
+                             : subsampling == TJSAMP_GRAY                             ? 2
+                             : subsampling == TJSAMP_420                              ? 3
+                             : subsampling == TJSAMP_422 || subsampling == TJSAMP_440 ? 4
+                                                                                      : 6;
+  return pixels * ((cmyk ? 4 : 3) + (count_scans(bytes) > 1 ? halves : 0));
+}
+
 void decode_jpeg(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image) {
   const Decompressor decompressor;
   const tjhandle handle = decompressor.get();

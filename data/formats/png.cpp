@@ -105,6 +105,14 @@ bool read_rows(const Png& png, std::uint8_t* pixels, std::int64_t height, std::i
 
 }  // namespace
 
+std::size_t bytes_to_decode_png(std::span<const std::uint8_t> bytes) {
+  Reading reading{.bytes = bytes};
+  const Png png(reading);
+  if (!read_header(png, &reading)) return 0;
+  const std::int64_t width = png_get_image_width(png.read, png.info), height = png_get_image_height(png.read, png.info);
+  return width < 1 || height < 1 || width > kMaxPixels / height ? 0 : static_cast<std::size_t>(width * height * 3);
+}
+
 void decode_png(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image) {
   Reading reading{.bytes = bytes};
   const Png png(reading);

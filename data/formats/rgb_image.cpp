@@ -21,14 +21,25 @@ void set_size(const std::string& name, std::int64_t width, std::int64_t height, 
   image.pixels.resize(static_cast<std::size_t>(width * height * bytes_per_pixel));
 }
 
+namespace {
+
+constexpr std::array<std::uint8_t, 3> kJpeg{0xff, 0xd8, 0xff};
+constexpr std::array<std::uint8_t, 4> kPng{0x89, 'P', 'N', 'G'};
+
+bool begins_with(std::span<const std::uint8_t> bytes, std::span<const std::uint8_t> magic) {
+  return bytes.size() >= magic.size() && std::equal(magic.begin(), magic.end(), bytes.begin());
+}
+
+}  // namespace
+
+std::size_t bytes_to_decode(std::span<const std::uint8_t> bytes) {
+  if (begins_with(bytes, kJpeg)) return bytes_to_decode_jpeg(bytes);
+  return begins_with(bytes, kPng) ? bytes_to_decode_png(bytes) : 0;
+}
+
 void decode_image(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image) {
-  constexpr std::array<std::uint8_t, 3> kJpeg{0xff, 0xd8, 0xff};
-  constexpr std::array<std::uint8_t, 4> kPng{0x89, 'P', 'N', 'G'};
-  const auto begins_with = [&](const auto& magic) {
-    return bytes.size() >= magic.size() && std::equal(magic.begin(), magic.end(), bytes.begin());
-  };
-  if (begins_with(kJpeg)) return decode_jpeg(name, bytes, image);
-  if (begins_with(kPng)) return decode_png(name, bytes, image);
+  if (begins_with(bytes, kJpeg)) return decode_jpeg(name, bytes, image);
+  if (begins_with(bytes, kPng)) return decode_png(name, bytes, image);
   if (bytes.empty()) throw undecodable(name, "the file is empty");
   const std::string kind = recognised(bytes.first(std::min(bytes.size(), kRecognisedBytes)));
   if (kind.ends_with(" image"))

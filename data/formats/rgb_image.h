@@ -22,10 +22,17 @@ struct RgbImage {
 // tags. Error(data), with a message that begins with `name`, unless the bytes are a complete image.
 void decode_image(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image);
 
+// Bytes that decode_image() needs at once for a file of these bytes: the pixels, and for a JPEG of several scans its
+// coefficients. 0 if it is no image.
+std::size_t bytes_to_decode(std::span<const std::uint8_t> bytes);
+
 // JPEG by libjpeg-turbo, with the accurate DCT and smooth upsampling. Converts CMYK and YCCK without a colour profile.
 void decode_jpeg(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image);
+std::size_t bytes_to_decode_jpeg(std::span<const std::uint8_t> bytes);
 // PNG of every colour type, interlaced or not. Takes the upper eight of 16 bits.
 void decode_png(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image);
+
+std::size_t bytes_to_decode_png(std::span<const std::uint8_t> bytes);
 
 // "<name>: <what>; <what to do about an image that cannot be decoded>".
 Error undecodable(const std::string& name, const std::string& what);

@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include "data/formats/rgb_image.h"
 #include "data/image_files.h"
 #include "data/refusal.h"
 #include "dp/error.h"
@@ -201,6 +202,16 @@ TEST_CASE("the id of an image is its path below its class, and its size") {
   CHECK(train->sample_id(0) == "a.png " + std::to_string(fs::file_size(image)));
   fs::remove(image);
   CHECK(train->sample_id(0) == "a.png ?");
+}
+
+TEST_CASE("the bytes to read an image are those of the largest file of a sample, encoded and decoded") {
+  const TemporaryFolder folder;
+  fill(folder);
+  const auto train = dp::datasets::image_folder(folder.path()).train;
+  put(folder, "train/ape/a.png", "jpeg_large");
+  const std::vector<std::uint8_t> bytes = corpus_image("jpeg_large");
+  CHECK(train->bytes_to_read() == bytes.size() + dp::bytes_to_decode(bytes));
+  CHECK(dp::bytes_to_decode(bytes) > 0);
 }
 
 TEST_CASE("images of a folder are cropped and flipped while they are read") {

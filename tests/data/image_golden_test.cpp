@@ -48,6 +48,22 @@ struct Difference {
 
 }  // namespace
 
+TEST_CASE("the bytes to decode an image are those of its pixels, with the coefficients of a JPEG of several scans") {
+  for (const std::string& name : dp::test::corpus_names()) {
+    INFO(name);
+    const dp::RgbImage image = decoded(name);
+    const auto pixels = static_cast<std::size_t>(image.width * image.height);
+    const std::size_t bytes = dp::bytes_to_decode(dp::test::corpus_image(name));
+    if (name == "jpeg_progressive")
+      CHECK((bytes == 6 * pixels || bytes == 9 * pixels));  // by its subsampling
+    else
+      CHECK(bytes == (name == "jpeg_cmyk" ? 4 : 3) * pixels);
+  }
+  CHECK(dp::bytes_to_decode({}) == 0);
+  CHECK(dp::bytes_to_decode(std::vector<std::uint8_t>{0xff, 0xd8, 0xff, 0xe0}) == 0);
+  CHECK(dp::bytes_to_decode(std::vector<std::uint8_t>{0x89, 'P', 'N', 'G', 1, 2, 3}) == 0);
+}
+
 TEST_CASE("decoded pixels equal Pillow's for every kind of JPEG and PNG") {
   int compared = 0;
   for (const std::string& name : dp::test::corpus_names()) {

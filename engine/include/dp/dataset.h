@@ -56,6 +56,8 @@ class Dataset {
 
   // Bytes of the images that are not in memory yet and stay there once they are read, for the estimate of memory.
   virtual std::size_t bytes_to_keep() const { return 0; }
+  // Bytes that a thread needs at most to read an image, besides `out`; judged by a few images if they differ.
+  virtual std::size_t bytes_to_read() const { return 0; }
 
   // A copy of one image, without augmentation.
   std::vector<std::uint8_t> image(std::int64_t index) const {
