@@ -33,7 +33,7 @@ void print_process(const Command& command, const dp::Model& model, const dp::Tra
       {"program, libraries, data set, plans", memory.process},
       {"code that only steps need", memory.code},
       {"CPU replicas, with short last batches, in whole pages", memory.replicas},
-      {"loader, decoding, images that are kept", memory.loaders},
+      {"loader, decoding, cached images", memory.loaders},
       {"copies for a checkpoint", memory.copies},
       {"logits for the report", memory.records},
       {"threads", memory.threads},

@@ -45,7 +45,7 @@ class Digits final : public Dataset {
     states_[i].store(State::drawn, std::memory_order_release);
   }
   bool varies() const override { return false; }
-  std::size_t bytes_to_keep() const override {
+  std::size_t bytes_to_cache() const override {
     const auto missing = [](const std::atomic<State>& state) { return state.load() == State::missing; };
     return static_cast<std::size_t>(std::count_if(states_.begin(), states_.end(), missing)) * kBytes;
   }

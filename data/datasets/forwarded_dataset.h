@@ -29,7 +29,7 @@ class ForwardedDataset : public Dataset {
   std::string sample_id(std::int64_t index) const override { return whole_->sample_id(index); }
   std::vector<std::pair<std::string, std::int64_t>> passed_over() const override { return whole_->passed_over(); }
   std::optional<std::vector<std::string>> replaced() const override { return whole_->replaced(); }
-  std::size_t bytes_to_keep() const override { return whole_->bytes_to_keep(); }
+  std::size_t bytes_to_cache() const override { return whole_->bytes_to_cache(); }
   std::size_t bytes_to_read() const override { return whole_->bytes_to_read(); }
 
  protected:

@@ -88,7 +88,7 @@ class ImageFolder final : public Dataset {
   }
 
  private:
-  // Of images that are spread evenly over the list. One that cannot be read does not count.
+  // The largest of 16 files, spread evenly over the list. Unreadable files are ignored.
   std::size_t most_of_sample() const {
     constexpr std::int64_t kSampled = 16;
     std::size_t most = 0;

@@ -67,7 +67,7 @@ std::size_t bytes_to_decode_jpeg(std::span<const std::uint8_t> bytes) {
   if (width < 1 || height < 1 || width > kMaxPixels / height) return 0;
   const bool cmyk = colours == TJCS_CMYK || colours == TJCS_YCCK;
   const auto pixels = static_cast<std::size_t>(width) * static_cast<std::size_t>(height);
-  // Coefficients have 16 bits. Two of the three components may have half as many columns, rows, or both.
+  // Bytes of coefficients per pixel: 16 bits each. Chroma may have half the columns, half the rows, or both.
   const std::size_t halves = cmyk                                                     ? 8
                              : subsampling == TJSAMP_GRAY                             ? 2
                              : subsampling == TJSAMP_420                              ? 3

@@ -22,8 +22,8 @@ struct RgbImage {
 // tags. Error(data), with a message that begins with `name`, unless the bytes are a complete image.
 void decode_image(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image);
 
-// Bytes that decode_image() needs at once for a file of these bytes: the pixels, and for a JPEG of several scans its
-// coefficients. 0 if it is no image.
+// Bytes that decode_image() allocates for this file: the pixels and, for a JPEG of several scans, its coefficients.
+// 0 if the file is not an image.
 std::size_t bytes_to_decode(std::span<const std::uint8_t> bytes);
 
 // JPEG by libjpeg-turbo, with the accurate DCT and smooth upsampling. Converts CMYK and YCCK without a colour profile.

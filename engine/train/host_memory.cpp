@@ -86,7 +86,7 @@ class Run {
   }
 
   // Bytes of both loaders: the image batches that they fill, unless the data sets are device-resident, the order of the
-  // samples, an image and decoding buffers for each thread, and images that the data sets keep.
+  // samples, an image and decoding buffers for each thread, and images that the data sets cache.
   std::size_t of_loaders() const {
     const bool resident =
         options_.images_on == ImagesOn::device || (options_.images_on == ImagesOn::automatic && !on_host_);
@@ -136,7 +136,7 @@ class Run {
     const auto image = static_cast<std::size_t>(part.image_shape().numel());
     return (resident ? 0 : static_cast<std::size_t>(slots * own) * image * sizeof(float)) +
            static_cast<std::size_t>(std::max(options_.workers, 1)) * (image + part.bytes_to_read()) +
-           static_cast<std::size_t>(part.size()) * sizeof(std::int64_t) + part.bytes_to_keep();
+           static_cast<std::size_t>(part.size()) * sizeof(std::int64_t) + part.bytes_to_cache();
   }
 
   const Model& model_;

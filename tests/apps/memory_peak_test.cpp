@@ -53,7 +53,7 @@ TEST_CASE("the stated memory of a process is within 10 % of its peak above 100 M
                one.emulates ? Words{"DP_EMULATE_BF16=1"} : Words{});
 }
 
-// The digits stay in memory once they are drawn: 52 MiB.
+// Drawn digits are cached: 52 MiB.
 TEST_CASE("the stated memory of an epoch of digits is within 10 % of its peak") {
   check_peak("--model mnist_convnet --dataset digits --cpu 1 -b 500 --threads-per-replica 1", " --epochs 1", {});
 }

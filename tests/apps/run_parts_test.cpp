@@ -85,7 +85,7 @@ TEST_CASE("estimate-memory prints the bytes of each replica by purpose, and the 
   REQUIRE(run.out.starts_with(expected + "host memory of the process, MiB\n"));
   for (const char* part :
        {"  program, libraries, data set, plans\n", "  CPU replicas, with short last batches, in whole pages\n",
-        "  loader, decoding, images that are kept\n", "  copies for a checkpoint\n", "  in all\n"})
+        "  loader, decoding, cached images\n", "  copies for a checkpoint\n", "  in all\n"})
     CHECK_THAT(run.out, Catch::Contains(part));
   const std::string largest = "largest global batch in ";
   REQUIRE(run.out.find(largest) != std::string::npos);

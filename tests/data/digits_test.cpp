@@ -139,15 +139,15 @@ TEST_CASE("the normalisation of the digits is their mean and standard deviation"
   CHECK(std::sqrt(squares / count - mean * mean) == Approx(digits->normalization().std.at(0)).epsilon(0.03));
 }
 
-TEST_CASE("digits state the bytes of the images that they will keep, also behind other data sets") {
+TEST_CASE("the bytes that the cache of digits may still grow are stated, also by data sets that wrap it") {
   const dp::DatasetPair digits = dp::datasets::digits(5, 3);
   const auto behind = dp::replace_bad_images(digits.train);
-  CHECK(behind->bytes_to_keep() == 5 * 784);
+  CHECK(behind->bytes_to_cache() == 5 * 784);
   digits.train->image(2);
-  CHECK(digits.train->bytes_to_keep() == 4 * 784);
-  CHECK(behind->bytes_to_keep() == 4 * 784);
-  CHECK(digits.test->bytes_to_keep() == 3 * 784);
-  CHECK(dp::datasets::synthetic({1, 28, 28}, 10, 5, 3).train->bytes_to_keep() == 0);
+  CHECK(digits.train->bytes_to_cache() == 4 * 784);
+  CHECK(behind->bytes_to_cache() == 4 * 784);
+  CHECK(digits.test->bytes_to_cache() == 3 * 784);
+  CHECK(dp::datasets::synthetic({1, 28, 28}, 10, 5, 3).train->bytes_to_cache() == 0);
 }
 
 TEST_CASE("digits reject a negative count and may be empty") {

@@ -21,8 +21,8 @@ using namespace dp::test;
 
 constexpr int kNoTorchvision = 4;
 
-// Runs exchange_torchvision.py; returns its exit status. A program that runs on another host than it was built on may
-// find no Python at that path.
+// Runs exchange_torchvision.py; returns its exit status. The host may lack this Python if
+// the program was built elsewhere.
 int exchange(const std::string& what, const TemporaryFolder& folder, const std::string& network) {
   const std::string python = DP_PYTHON;
   if (::access(python.c_str(), X_OK) != 0) return kNoTorchvision;

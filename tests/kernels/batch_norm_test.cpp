@@ -91,7 +91,7 @@ TEST_CASE("the variance stays accurate for means a thousand deviations from zero
       const double count = moments[0];
       CHECK(count == static_cast<double>(x.shape.numel() / channels));
       for (std::size_t c = 0; c < static_cast<std::size_t>(channels); ++c) {
-        // The mean is subtracted from values that differ by about the deviation, so that is the scale of its error.
+        // An error of the mean matters relative to the standard deviation.
         CHECK(std::abs(moments[1 + c] - expected.mean[c]) <= 0x1p-20 * std::sqrt(expected.variance[c]));
         CHECK(moments[1 + static_cast<std::size_t>(channels) + c] / count ==
               Approx(expected.variance[c]).epsilon(1e-6));
@@ -100,13 +100,13 @@ TEST_CASE("the variance stays accurate for means a thousand deviations from zero
   }
 }
 
-// A kernel may subtract some value of the channel before it squares. If that is an outlier whose square is hundreds of
-// times the variance, the rounding of the float32 squares (2^-24) grows by that factor.
-TEST_CASE("the variance has four digits even if the values at sixteen, 48 and 81 parts of 97 are outliers") {
+// The CUDA kernel sums squared deviations from a pivot. If the pivot is an outlier, the squares are hundreds of times
+// the variance, and their rounding error of 2^-24 grows likewise.
+TEST_CASE("the variance has four digits even if all values that the pivot is chosen from are outliers") {
   Random random(59, RandomUse::synthetic);
   HostTensor x = random_tensor({4, 5, 20, 30}, random);
   for (std::size_t channel = 0; channel < 5; ++channel)
-    for (const std::size_t part : {16, 48, 81}) {  // the values that the CUDA kernel picks
+    for (const std::size_t part : {16, 48, 81}) {  // pivots_of() in batch_norm_moments.cu
       const std::size_t row = 2400 * part / 97;
       x.values[(row / 600 * 5 + channel) * 600 + row % 600] = 4096;
     }

@@ -34,8 +34,8 @@ std::vector<Violation> check_cuda(const std::vector<SourceFile>& files);
 std::vector<Violation> check_length(const std::vector<SourceFile>& files);
 // 5: no comment extends beyond column 120. Code may.
 std::vector<Violation> check_comments(const std::vector<SourceFile>& files);
-// 5: no title of a test begins with a dash, which CTest would pass to the program as an option, or has a semicolon, at
-// which CMake would cut it in two.
+// 5: no title of a test begins with a dash (CTest would pass it as an option) or has a semicolon (CMake would split
+// it).
 std::vector<Violation> check_titles(const std::vector<SourceFile>& files);
 // 5: the member functions of a class that are defined outside of it are in at most two files. Classes of one name count
 // as one within a top-level folder. Does not see functions that return a type with parentheses.

@@ -80,7 +80,7 @@ TEST_CASE("each part of a run's host memory is what the run allocates") {
   CHECK(parts().replicas == replicas);
   // Four training batches of 40, three of 128 test images, an image for each loader's thread, the samples' order, and
   // the digits that are not drawn yet.
-  const std::size_t kept = tiny_digits().train->bytes_to_keep() + tiny_digits().test->bytes_to_keep();
+  const std::size_t kept = tiny_digits().train->bytes_to_cache() + tiny_digits().test->bytes_to_cache();
   CHECK(parts().loaders ==
         (4 * 40 + 3 * 128) * 784 * sizeof(float) + 2 * 784 + (300 + 130) * sizeof(std::int64_t) + kept);
   CHECK(parts().records == 0);

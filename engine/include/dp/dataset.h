@@ -54,9 +54,9 @@ class Dataset {
   // With replace_bad_images(): the faults of the images that were replaced so far, with their paths. Otherwise none.
   virtual std::optional<std::vector<std::string>> replaced() const { return std::nullopt; }
 
-  // Bytes of the images that are not in memory yet and stay there once they are read, for the estimate of memory.
-  virtual std::size_t bytes_to_keep() const { return 0; }
-  // Bytes that a thread needs at most to read an image, besides `out`; judged by a few images if they differ.
+  // Bytes by which the data set's cache of images may still grow, for the estimate of memory.
+  virtual std::size_t bytes_to_cache() const { return 0; }
+  // Bytes that a thread allocates to read an image, besides `out`. May be the largest of a sample of the images.
   virtual std::size_t bytes_to_read() const { return 0; }
 
   // A copy of one image, without augmentation.

@@ -63,7 +63,7 @@ struct TrainerOptions {
   // recorded_options().
   std::vector<std::pair<std::string, OptionValue>> record{};
   std::string program{};  // name, version and commit of the program, recorded in env.json
-  // Options that a command which continues this run needs besides --resume, such as "--cpu 2"; for messages.
+  // Options to print after "--resume <folder>" in messages, such as "--cpu 2".
   std::string resumed_with{};
   // For a resumed run: where an option that differs from the recorded one comes from, by name ("command line").
   std::map<std::string, std::string> given_by{};

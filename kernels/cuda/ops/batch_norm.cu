@@ -8,7 +8,7 @@ namespace dp::kernels::cuda {
 namespace {
 
 constexpr int kChunk = 4;  // rows that a thread loads at once
-// Several rows per thread of a large tensor pay for the coefficients.
+// In a large tensor a thread takes several rows, which amortises the coefficients.
 constexpr NormLimits kLimits{.threads = kNormThreads, .chunk = kChunk, .blocks = 4096, .channels = kNormChannels};
 
 // Calls prepare(channel, slot) once for each channel of this block. A barrier must follow.

@@ -1,6 +1,6 @@
-// BatchNormMoments in one pass: sums of the deviations from a pivot and of their squares. The pivot is the median of
-// three values of the channel, a likely value even if one of them is an outlier, so a large mean costs no accuracy. A
-// thread adds the deviations of kChunk rows in float; these sums are added in double (docs/decisions/0058).
+// BatchNormMoments in one pass (docs/decisions/0058). It sums the deviations from a pivot, and their squares. The pivot
+// is the median of three values of the channel. It is close to the mean, so a large mean costs no accuracy. A thread
+// sums kChunk rows in float; these partial sums are added in double.
 #include <optional>
 
 #include "kernels/cuda/ops/batch_norm_join.h"
@@ -14,7 +14,7 @@ constexpr int kChunk = 8;
 
 template <int kWidth, bool kChannelsLast, typename T>
 __device__ __forceinline__ Pack<kWidth> pivots_of(const T* x, const NormCut& cut, unsigned channel) {
-  // 97 is prime: the rows are not the same pixel of each image, such as a corner, which the padding makes special.
+  // 97 is prime, so the three rows are different pixels of their images, rarely all corners.
   const auto row = [&](unsigned part) {
     const auto at = static_cast<unsigned>(static_cast<unsigned long long>(cut.rows) * part / 97);
     return load_raw<kWidth>(x + norm_place<kChannelsLast>(cut, channel, at));

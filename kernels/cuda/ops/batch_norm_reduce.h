@@ -1,5 +1,5 @@
-// Two sums over the rows of each channel: of a thread, then of its block, then of the tensor. The order follows
-// from the NormCut alone.
+// Reduces two sums over the rows of each channel: within a warp, within a block, then over all blocks. The order of
+// additions depends only on the NormCut.
 #pragma once
 
 #include "kernels/cuda/ops/batch_norm.h"
@@ -8,16 +8,15 @@
 
 namespace dp::kernels::cuda {
 
-// One block of 512 threads for each multiprocessor of an H100 or H200: a second wave of blocks would wait for the
-// first, and each block adds a part that the last block has to read. 64 channels of 16 bits are 128 bytes, a line of
-// the cache (docs/decisions/0058).
+// One block per multiprocessor of an H100 or H200. More blocks would run in a second wave, and the last block would
+// read more partial sums. 64 channels of 16 bits are one cache line of 128 bytes (docs/decisions/0058).
 inline constexpr unsigned kReduceThreads = 512, kReduceBlocks = 132, kReducedChannels = 64;
-// For ptxas: without it, it aims at two blocks per multiprocessor on sm_75, and the packs of eight spill.
+// Minimum of resident blocks for ptxas. Without it, ptxas may limit registers for two blocks, and packs of eight spill.
 inline constexpr unsigned kReduceResident = 1;
 
-// Adds the two sums of all threads for each channel. The last block of a tile of channels calls
-// finish(channel, first, second) once per channel. `parts`: 2 * cut.parts doubles per channel. `counters`: one per
-// tile, all 0. All threads must call it.
+// Adds the two sums of all threads for each channel. The last block of each tile of channels calls
+// finish(channel, first, second) once per channel. `parts` has 2 * cut.parts doubles per channel, `counters` one
+// counter per tile, all 0. All threads must call this function.
 template <int kWidth, typename Finish>
 __device__ __forceinline__ void reduce_rows(double (&first)[kWidth], double (&second)[kWidth], double* parts,
                                             unsigned* counters, const NormCut& cut, const NormSpot& spot,

@@ -1,5 +1,5 @@
-// BatchNormBackwardSums in one pass: ReLU mask, sum of both gradients, dz, and the two sums over N,H,W. A thread adds
-// kChunk rows in float; these sums are added in double.
+// BatchNormBackwardSums in one pass: ReLU mask, sum of both gradients, dz, and the two sums over N,H,W. A thread sums
+// kChunk rows in float; these partial sums are added in double.
 #include "kernels/cuda/ops/batch_norm_sums.h"
 #include "kernels/op_args.h"
 

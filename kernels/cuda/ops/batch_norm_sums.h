@@ -1,5 +1,4 @@
-// Ends of BatchNormBackwardSums: how its results are written, and how convolutions that are fused with it add partial
-// sums.
+// Last steps of BatchNormBackwardSums: writes its results, and adds the partial sums of fused convolutions.
 #pragma once
 
 #include "kernels/cuda/ops/batch_norm.h"

@@ -47,7 +47,7 @@ __device__ __forceinline__ Pack<kWidth> load_pack(const Low* from) {
   return pack;
 }
 
-// A pack as it lies in memory. One of 16-bit elements takes half the registers of a Pack.
+// A loaded pack before conversion to float. With 16-bit elements it takes half the registers of a Pack.
 template <typename T, int kWidth>
 struct RawPack {
   static_assert(kWidth == kWidePack<T>);

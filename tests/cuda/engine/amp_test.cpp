@@ -32,7 +32,7 @@ std::vector<NamedTensor> stepped(const Model& model, const DataParallelOptions& 
 
 // Compares a step of the simulation with one of the reference. They differ by float32 rounding only, unless that rounds
 // a value to the other 16-bit neighbour. Then later values differ, too. So the test searches for a batch without a
-// value of this kind, and without a gradient that overflows in the reference. For networks this small a few seeds
+// value of this kind. It skips batches whose gradients overflow in the reference. For networks this small a few seeds
 // suffice.
 void check_step(const Model& model, std::int64_t rows, int replicas) {
   SimulatedGpus machine(replicas);
