@@ -218,7 +218,9 @@ int guarded(int argc, char* const* argv) {
     const bool stalled = code == static_cast<int>(dp::ErrorCode::timeout);  // the step that a signal waited for
     return stalled && received != nullptr && received->load() != 0 ? 128 + received->load() : code;
   } catch (const std::bad_alloc&) {
-    return fail_rank(group, dp::Error(dp::ErrorCode::device, "out of host memory; use a smaller --batch-size"));
+    return fail_rank(group,
+                     dp::Error(dp::ErrorCode::device,
+                               "out of host memory; use a smaller batch or fewer replicas, or raise ulimit -v and -d"));
   } catch (const std::exception& error) {
     if (group) group->fail(dp::Error(dp::ErrorCode::device, error.what()));
     return fail(1, std::string("unexpected: ") + error.what());

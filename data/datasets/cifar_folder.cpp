@@ -79,7 +79,7 @@ fs::path find_place(const Edition& edition, const std::string& folder) {
   }
   std::error_code ignored;
   const bool is_file = fs::is_regular_file(places[0], ignored);
-  const std::string usable = is_file ? places[0].parent_path().string() : folder;
+  const std::string usable = is_file ? folder_of(places[0]) : folder;
   const FoundInstead instead = cifar_found_instead({usable, places[1]}, edition.name);
   std::string what = incomplete;
   if (what.empty())
@@ -90,7 +90,7 @@ fs::path find_place(const Edition& edition, const std::string& folder) {
   if (!instead.archive.empty())
     throw Error(ErrorCode::data, std::string(edition.name) + ": " + what + "; " + instead.archive +
                                      " is not unpacked: run `tar -xf " + path_argument(instead.archive) + " -C " +
-                                     path_argument(fs::path(instead.archive).parent_path().string()) +
+                                     path_argument(folder_of(instead.archive)) +
                                      "`, and set --data-path to that folder");
   throw missing(edition, usable, what + instead.text);
 }

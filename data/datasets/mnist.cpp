@@ -50,6 +50,9 @@ Error missing(const std::string& dataset, const std::string& folder, const std::
 }
 
 std::array<fs::path, 4> find_all(const std::string& dataset, const char* torchvision_name, const std::string& folder) {
+  std::error_code ignored;
+  if (fs::is_regular_file(folder, ignored))
+    throw missing(dataset, folder_of(folder), folder + " is a file, not a folder");
   const std::array<fs::path, 3> places{fs::path(folder), fs::path(folder) / "raw",
                                        fs::path(folder) / torchvision_name / "raw"};
   std::string lacking;  // of the first place that has some of the files
@@ -63,7 +66,6 @@ std::array<fs::path, 4> find_all(const std::string& dataset, const char* torchvi
   }
   const std::string instead = mnist_found_instead({places.begin(), places.end()});
   if (!lacking.empty()) throw missing(dataset, folder, lacking + instead);
-  std::error_code ignored;
   throw missing(dataset, folder,
                 "no files in " + places[0].string() +
                     (fs::is_directory(places[0], ignored) ? "" : " (no such folder)") + ", " + places[1].string() +

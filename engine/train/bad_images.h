@@ -74,8 +74,7 @@ class BadImages {
 // `file`: where all are listed; may be empty.
 inline std::string to_notice(const std::vector<std::string>& added, const std::string& file) {
   constexpr std::size_t kShown = 5;
-  std::string text = fmt::format("{} bad image{} replaced by another of the class", added.size(),
-                                 added.size() == 1 ? " was" : "s were");
+  std::string text = fmt::format("{} bad image{} skipped", added.size(), added.size() == 1 ? " was" : "s were");
   if (!file.empty()) text += fmt::format(", listed in {}", file);
   for (std::size_t i = 0; i < std::min(added.size(), kShown); ++i) text += (i == 0 ? ": " : "; ") + added[i];
   return text + (added.size() > kShown ? "; ..." : "");

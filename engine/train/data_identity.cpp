@@ -72,10 +72,22 @@ Part describe(const Dataset& dataset) {
   return part;
 }
 
+// A combining accent is shown as bytes: "e" with one looks like the single letter that other systems store.
+std::string shown(const std::string& name) {
+  std::string text;
+  for (std::size_t i = 0; i < name.size(); ++i) {
+    const auto byte = [&](std::size_t at) { return at < name.size() ? static_cast<unsigned char>(name[at]) : 0; };
+    const bool accent = byte(i) == 0xCC || (byte(i) == 0xCD && byte(i + 1) < 0xB0);  // U+0300 to U+036F
+    text += accent ? fmt::format("\\x{:02x}\\x{:02x}", byte(i), byte(i + 1)) : name.substr(i, 1);
+    i += accent ? 1 : 0;
+  }
+  return printable(text);
+}
+
 std::string listed(const Names& names) {
   std::string text;
   for (std::size_t i = 0; i < std::min(names.size(), kMostNamed); ++i)
-    text += (i ? ", '" : "'") + printable(names[i]) + "'";
+    text += (i ? ", '" : "'") + shown(names[i]) + "'";
   return names.size() > kMostNamed ? text + fmt::format(" and {} more", names.size() - kMostNamed) : text;
 }
 
@@ -97,8 +109,8 @@ std::string difference(const Names& had, const Names& now) {
   if (!added.empty()) text += fmt::format(", {} {}", gone.empty() ? "with" : "but with", listed(added));
   if (!gone.empty() || !added.empty()) return text;
   const auto first = static_cast<std::size_t>(std::ranges::mismatch(had, now).in1 - had.begin());
-  return text + fmt::format(" in another order: class {} is '{}', in the data set '{}'", first, printable(had[first]),
-                            printable(now.at(first)));
+  return text + fmt::format(" in another order: class {} is '{}', in the data set '{}'", first, shown(had[first]),
+                            shown(now.at(first)));
 }
 
 // Whether every name that is in both lists has the same position in both.

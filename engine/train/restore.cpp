@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -19,6 +20,7 @@
 #include "engine/train/data_identity.h"
 #include "engine/train/record/run_config.h"
 #include "engine/train/record/run_folder.h"
+#include "kernels/host/core_limits.h"
 
 namespace dp {
 namespace {
@@ -116,9 +118,16 @@ void require_same_step(const Resumed& resumed, const std::string& had, const std
   require_equal(resumed, "optimizer", text(then, "optimizer"), text(now, "optimizer"));
   if (then.contains("bn")) require_equal(resumed, "bn", text(then, "bn"), text(now, "bn"));
   require_equal(resumed, "logical-shards", text(then, "logical-shards"), text(now, "logical-shards"));
-  if (now.contains("logical-shards"))  // results depend on these options bit for bit
-    for (const char* const key : {"threads-per-replica", "reduce-dtype"})
-      require_equal(resumed, key, text(then, key), text(now, key));
+  if (!now.contains("logical-shards")) return;
+  // Results depend on these options bit for bit.
+  const std::string threads = text(then, "threads-per-replica");
+  if (const auto team = kernels::largest_team(); team && team->cores < std::atoi(threads.c_str()))
+    throw Error(ErrorCode::usage,
+                fmt::format("checkpoint '{}' was made with threads-per-replica {}, which {} does not permit; change "
+                            "that, or start a new run",
+                            resumed.folder, threads, team->source));
+  for (const char* const key : {"threads-per-replica", "reduce-dtype"})
+    require_equal(resumed, key, text(then, key), text(now, key));
 }
 
 template <typename T>

@@ -84,9 +84,9 @@ void require_address_space(std::size_t bytes) {
   const std::size_t reserve = (runs.load() > 0 ? kAddressReserve / 4 : kAddressReserve) + stacks_in_reserve.load();
   if (free >= reserve && free - reserve >= bytes) return;
   const std::string wanted = bytes > 0 ? std::to_string(bytes) + " bytes requested, " : "";  // 0: only the reserve
-  throw Error(ErrorCode::device, "out of address space: " + wanted + std::to_string(free) + " free, of which " +
+  throw Error(ErrorCode::device, "out of address space: " + wanted + std::to_string(free) + " free, and " +
                                      std::to_string(reserve) +
-                                     " are reserved; raise ulimit -v and -d, or use fewer replicas or threads");
+                                     " must stay free; raise ulimit -v and -d, or use fewer replicas or threads");
 }
 
 AddressSpaceOfRun::AddressSpaceOfRun(std::size_t bytes) {

@@ -58,6 +58,22 @@ TEST_CASE("a team that OpenMP limits trains with fewer threads, the same bits an
   }
 }
 
+TEST_CASE("a resumed run with logical shards is not told to use more threads than OpenMP permits") {
+  const TemporaryFolder temp;
+  const Words run{"--dataset", "synthetic", "--model", "mlp",           "--cpu",       "1", "--threads-per-replica",
+                  "2",         "--images",  "64",      "--no-progress", "--max-steps", "2", "--logical-shards",
+                  "2",         "-b",        "16",      "--output-dir",  "run"};
+  REQUIRE(Program(run, temp.path()).wait().code == 0);
+  for (const Words& threads : {Words{}, Words{"--threads-per-replica", "2"}}) {
+    const Words resume{"--resume", "run", "--max-steps", "4"};
+    const Outcome outcome = Program(resume + threads, temp.path(), {"OMP_THREAD_LIMIT=1"}).wait();
+    INFO(outcome.err);
+    CHECK(outcome.code == 2);
+    CHECK_THAT(outcome.err, Catch::Contains("was made with threads-per-replica 2, which OMP_THREAD_LIMIT=1 does not "
+                                            "permit; change that, or start a new run"));
+  }
+}
+
 TEST_CASE("dp_train env names the smallest limit on the cores") {
   const TemporaryFolder temp;
   const auto shown = [&](const Words& variables) { return Program({"env"}, temp.path(), variables).wait().out; };

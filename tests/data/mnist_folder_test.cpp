@@ -113,6 +113,13 @@ TEST_CASE("missing MNIST files are named with the folders searched and the remed
   write_plain(folder, "MNIST/raw/");
   check_found(dp::datasets::mnist(path));
   CHECK_THROWS_WITH(dp::datasets::mnist(path + "/nowhere"), Catch::Contains("no such folder"));
+  CHECK_THROWS_WITH(dp::datasets::mnist(path + "/raw/train-images-idx3-ubyte"),
+                    Catch::StartsWith("mnist: " + path + "/raw/train-images-idx3-ubyte is a file, not a folder; ") &&
+                        Catch::Contains("--data-path " + path + "/raw`"));
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(path + "/raw");
+  CHECK_THROWS_WITH(dp::datasets::mnist("train-images-idx3-ubyte"), Catch::Contains("--data-path .`"));
+  std::filesystem::current_path(before);
 }
 
 TEST_CASE("IDX files of other names, types and sets in place of MNIST are named with what to do") {

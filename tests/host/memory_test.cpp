@@ -139,7 +139,7 @@ TEST_CASE("StackReserve uses the stack size of new threads") {
     text = error_of([] { kernels::require_address_space(std::size_t{1} << 41); });
   }
   CHECK_THAT(text,
-             Catch::Contains("of which " + std::to_string(kernels::kAddressReserve + 3 * kStack) + " are reserved"));
+             Catch::Contains(", and " + std::to_string(kernels::kAddressReserve + 3 * kStack) + " must stay free"));
 }
 
 TEST_CASE("the stacks of a context's threads are reserved while it exists") {
@@ -161,8 +161,8 @@ TEST_CASE("the stacks of a context's threads are reserved while it exists") {
     none = refused();
   }
   const auto reserved = [](std::size_t bytes) {
-    return Catch::EndsWith(" free, of which " + std::to_string(kernels::kAddressReserve + bytes) +
-                           " are reserved; raise ulimit -v and -d, or use fewer replicas or threads");
+    return Catch::EndsWith(" free, and " + std::to_string(kernels::kAddressReserve + bytes) +
+                           " must stay free; raise ulimit -v and -d, or use fewer replicas or threads");
   };
   CHECK_THAT(three, Catch::StartsWith("out of address space: 2199023255552 bytes requested, ") && reserved(3 * kStack));
   CHECK_THAT(none, Catch::StartsWith("out of address space: 2199023255552 bytes requested, ") && reserved(0));

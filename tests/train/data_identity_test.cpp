@@ -244,6 +244,17 @@ TEST_CASE("of long lists of classes only the difference is shown") {
              Catch::Contains(" in another order: class 7 is 'c10007', in the data set 'c10008'; "));
 }
 
+TEST_CASE("names that differ only in how an accent is stored do not look the same in a message") {
+  const auto refused = [](const std::string& text, ClassNames had, ClassNames now) {
+    expect_error(ErrorCode::data, {text}, [&] { require_same_classes("w", had, now, false, {}); });
+  };
+  refused("has the classes 'caf\u00e9', but the data set has 'cafe\\xcc\\x81'", {"caf\u00e9"}, {"cafe\u0301"});
+  ClassNames many;
+  for (int i = 0; i < 20; ++i) many.push_back("c" + std::to_string(10 + i));
+  refused("without 'a\\xcd\\xaf', but with 'a\u0370'", changed(many, [](ClassNames& n) { n[3] = "a\u036f"; }),
+          changed(many, [](ClassNames& n) { n[3] = "a\u0370"; }));
+}
+
 TEST_CASE("names of a data set that are too few, or other ones for its test set, are refused") {
   const auto make = [](const DatasetPair& data) { Trainer(tiny_model(), data, tiny_options()); };
   expect_error(ErrorCode::usage, {"the data set has 10 classes, but names 2"}, [&] { make(named({"a", "b"})); });

@@ -8,6 +8,7 @@
 #include "simulated_cuda/nccl/nccl_recorder.h"
 #include "support/catch.h"
 
+using namespace dp;
 using namespace dp::test;
 using dp::simt::SimulatedNccl;
 
