@@ -2,9 +2,13 @@
 #if !defined(DP_CATCH_V3)
 #define CATCH_CONFIG_RUNNER
 #endif
+#include <csignal>
+
 #include "support/catch.h"
 
 int main(int argc, char** argv) {
+  // Programs that a test starts inherit what is ignored: with nohup a hang-up, in a shell's background an interrupt.
+  for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2}) std::signal(number, SIG_DFL);
   const int failed = Catch::Session().run(argc, argv);
   if (failed != 0) return 1;
   return dp::test::any_skipped() ? 4 : 0;
