@@ -64,6 +64,19 @@ Command with_recorded_options(const Command& command, const std::shared_ptr<dp::
   return complete(command, dp::recorded_options(config));
 }
 
+dp::RunSummary run_or_evaluate(dp::Trainer& trainer, const Command& command, const dp::TrainerCallbacks& console) {
+  try {
+    return command.evaluate ? trainer.evaluate(console) : trainer.run(console);
+  } catch (const dp::Error& error) {
+    if (error.code() != dp::ErrorCode::data || command.trainer.dataset_name != "imagefolder") throw;
+    if (command.bad_images == "skip") throw;
+    throw dp::Error(error.code(),
+                    error.what() + std::string("; dp_train check-data lists all bad images, and "
+                                               "--bad-images skip passes them over"),
+                    error.others());
+  }
+}
+
 // Runs this process: the whole run, or one rank of it.
 int train(const Command& given, const Devices& devices, const std::shared_ptr<dp::ProcessGroup>& group,
           Signals& signals) {
@@ -73,7 +86,8 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   const dp::models::Entry& entry = dp::models::find(command.model);
   dp::TrainerOptions options = trainer_options(command, devices.list, group);
   if (leads)
-    warn(ignored_launcher(command)), warn(devices.warning), warn(without_effect(command, devices.list.front().kind));
+    warn(ignored_launcher(command, group != nullptr)), warn(devices.warning),
+        warn(without_effect(command, devices.list.front().kind));
   if (command.estimate_memory) {
     estimate_memory(command, entry, options);
     return code_of(signals);
@@ -106,7 +120,7 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
     if (leads) std::printf("%s", trainer.net().describe_plan(options.batch_size).c_str());
     return code_of(signals);
   }
-  const dp::RunSummary summary = command.evaluate ? trainer.evaluate(*console) : trainer.run(*console);
+  const dp::RunSummary summary = run_or_evaluate(trainer, command, *console);
   console.reset();  // ends an open progress line
   if (leads) dp::print_summary(summary, options.resumed_with);
   try {
@@ -168,7 +182,10 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
   }
   if (command.engine == "dp") return train(command, choose_devices(command), nullptr, signals);
   const auto rank = rank_of_this_process(command, signals.received);
-  if (!rank) return start_ranks(command, argv, signals);
+  if (!rank) {
+    warn(ignored_launcher(command, /*is_rank=*/false));
+    return start_ranks(command, argv, signals);
+  }
   signals.announces = rank->rank == 0;
   signals.forwarded = true;
   try {

@@ -4,6 +4,8 @@
 #include <ctime>
 #include <filesystem>
 
+#include "usage.h"
+
 namespace dp_train {
 namespace {
 
@@ -50,6 +52,8 @@ OutputFolder::~OutputFolder() {
 std::string named_folder(const Command& command) {
   if (!command.output_dir && !command.experiment) return "";
   const std::string folder = command.output_dir.value_or("runs");
+  if (folder.find("://") != std::string::npos)  // may have a password, which the run would record
+    usage("--output-dir '" + folder + "' is an address; give a folder");
   return command.experiment ? folder + "/" + *command.experiment : folder;
 }
 

@@ -34,26 +34,29 @@ void check_processes(const Command& command) {
   if (command.nnodes > 1 && !command.master_addr) usage("--nnodes requires --master-addr, the address of host 0");
 }
 
-std::string ignored_launcher(const Command& command) {
+std::string ignored_launcher(const Command& command, bool is_rank) {
   struct Launcher {
     const char *size, *rank, *name;
   };
+  // The variable of a step of Slurm, which a batch script does not have.
   constexpr Launcher kLaunchers[] = {{"WORLD_SIZE", "RANK", "torchrun"},
                                      {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun"},
                                      {"PMI_SIZE", "PMI_RANK", "mpirun"},
-                                     {"SLURM_NTASKS", "SLURM_PROCID", "srun"}};
+                                     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun"}};
   const auto number = [](const char* variable) {
     const char* const text = std::getenv(variable);
     int value = 0;
     if (text == nullptr || std::from_chars(text, text + std::strlen(text), value).ec != std::errc{}) value = 0;
     return value;
   };
-  if (command.engine != "dp") return "";
+  if (is_rank) return "";
+  const bool one = command.engine == "dp";
   for (const auto& [size, rank, name] : kLaunchers)
     if (number(size) > 1 && number(rank) == 0)
-      return std::string(size) + " is " + std::to_string(number(size)) +
-             ", but --engine dp runs one process: copies that " + name +
-             " starts train the same network, each by itself; use --engine ddp to train one together";
+      return std::string(size) + " is " + std::to_string(number(size)) + ", but " +
+             (one ? "--engine dp runs one process" : "this process starts ranks of its own") + ": copies that " + name +
+             " starts train the same network, each by itself; to train one together, " +
+             (one ? "use --engine ddp" : "start them by mpirun, or set RANK and WORLD_SIZE as torchrun does");
   return "";
 }
 

@@ -15,9 +15,9 @@ namespace dp_train {
 // dp::Error(usage) for flags that the chosen --engine does not support, or that contradict each other.
 void check_processes(const Command& command);
 
-// A warning if a launcher (torchrun, srun, mpirun) started several copies of a run with --engine dp. It names the
-// environment variable. Empty otherwise, and in all copies but the first.
-std::string ignored_launcher(const Command& command);
+// A warning if a launcher (torchrun, srun, mpirun) started several copies of a run, and this one is no rank of a process
+// group. It names the environment variable. Empty otherwise, and in all copies but the first.
+std::string ignored_launcher(const Command& command, bool is_rank);
 
 // This process's rank, if a launcher or mpirun started it as one. Nullopt if this process must start the ranks.
 std::optional<dp::ProcessGroupOptions> rank_of_this_process(const Command& command, const std::atomic<int>& stop);

@@ -113,14 +113,16 @@ std::string difference(const Names& had, const Names& now) {
                             shown(now.at(first)));
 }
 
-// Whether every name that is in both lists has the same position in both.
-bool same_positions(const Names& had, const Names& now) {
-  if (had.size() != now.size()) return false;
+// Why the classes cannot be matched by number: a name that is in both lists has another position in each. Empty if they
+// can.
+std::string moved(const Names& had, const Names& now) {
+  if (had.size() != now.size()) return fmt::format("there are {}, not {}", now.size(), had.size());
   std::map<std::string, std::size_t> numbers;
   for (std::size_t i = 0; i < had.size(); ++i) numbers.emplace(had[i], i);
   for (std::size_t i = 0; i < now.size(); ++i)
-    if (const auto at = numbers.find(now[i]); at != numbers.end() && at->second != i) return false;
-  return true;
+    if (const auto at = numbers.find(now[i]); at != numbers.end() && at->second != i)
+      return fmt::format("'{}' was class {} and is class {}", shown(now[i]), at->second, i);
+  return "";
 }
 
 std::int64_t total(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), std::int64_t{0}); }
@@ -158,18 +160,19 @@ void require_same_classes(const std::string& source, const Names& had, const Nam
     return;
   }
   const std::string text = source + " " + difference(had, now);
-  const bool may_rename = same_positions(had, now);
-  if (by_position && may_rename) {
+  const std::string move = moved(had, now);
+  if (by_position && move.empty()) {
     if (notice) notice(text + "; class i of the data set uses output i (--classes-from position)");
     return;
   }
-  std::string remedy = "name the classes as before";
+  std::string remedy = by_position ? "--classes-from position does not apply, because " + move + "; " : std::string();
+  remedy += "name the classes as before";
   if (missing_from(now, had).empty())
     remedy += ", or match them by name with --classes-from data";
-  else if (may_rename)
+  else if (move.empty())
     remedy += ", or, if they were only renamed, use --classes-from position";
   else
-    remedy += ", or train a new classifier with --init FILE --init-partial";
+    remedy += ", or train a new classifier: --init FILE --init-partial, without --resume and --classes-from";
   throw Error(ErrorCode::data, text + "; " + remedy);
 }
 

@@ -62,9 +62,10 @@ Newest newest_noticed(const std::string& run, const Notice& notice) {
     for (const PassedOver& one : passed) reasons.push_back(one.reason);
     if (reasons.empty())
       return {"",
-              fmt::format("nothing was saved yet in '{}' (a run that was ended in its first save leaves nothing); "
-                          "start it without --resume",
-                          run),
+              fmt::format(
+                  "nothing was saved yet in '{}' (a run that ends before its first save is complete leaves nothing); "
+                  "start it without --resume",
+                  run),
               true};
     return {"", fmt::format("no checkpoint in '{}/checkpoints' can be read: {}; give another with --resume", run,
                             shortened(reasons))};

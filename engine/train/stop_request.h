@@ -8,6 +8,7 @@
 #include <new>
 #include <string>
 
+#include "dp/error.h"
 #include "dp/loader.h"
 #include "dp/process_group.h"
 
@@ -70,9 +71,14 @@ class StopRequest {
     other_failed_ = !first.empty() && !failure_;
     return first.empty() ? first : first.substr(1);
   }
-  // Throws the failure, if any. Every rank calls it after cause(). The other ranks wait until the failed one has
-  // reported its failure to the group.
+  // Throws the failure, if any. Every rank calls it after cause(). No rank reports its failure to the group, which ends
+  // all calls of the others, before every rank is here; the others then wait for that report.
   void rethrow() const {
+    if (group_ && (failure_ || other_failed_)) try {
+        group_->exchange("");
+      } catch (const Error&) {
+        if (!failure_) throw;
+      }
     if (failure_) std::rethrow_exception(failure_);
     if (other_failed_) group_->exchange("");
   }

@@ -142,8 +142,8 @@ void TrainingRun::report_kept() const {
 void TrainingRun::train() {
   interrupted_ = stop_.asked_now();  // planning may have taken long
   if (finished() && !interrupted_)
-    notice(fmt::format("nothing is left to train: the run is at step {}, epoch {} of {}", state_.step, state_.epoch,
-                       options_.epochs));
+    notice(fmt::format("nothing is left to train: the run is at step {}, after {} epochs of {}", state_.step,
+                       state_.epoch, std::max(state_.epoch, options_.epochs)));
   while (!finished() && !interrupted_) {
     train_epoch();
     if (!alone_ && !stopped() && group() != nullptr && options_.finish != nullptr) ended_ = finish_.asked_now();

@@ -68,6 +68,15 @@ TEST_CASE("invalid numbers on the command line are rejected") {
   });
 }
 
+TEST_CASE("a path that has no effect, or that is an address, is rejected") {
+  check_table({
+      {{"check-data", "--data-path", "."}, 2, {"--data-path has no effect on digits", "--dataset"}},
+      {{"--data-path", ".", "--dry-run"}, 2, {"--data-path has no effect on digits"}},
+      {{"--dataset", "synthetic", "--data-path", "."}, 2, {"--data-path has no effect on synthetic"}},
+      {{"--output-dir", "ftp://me:secret@host/run"}, 2, {"--output-dir", "is an address", "***@host"}},
+  });
+}
+
 TEST_CASE("invalid devices on the command line are rejected") {
   check_table({
       {{"--cpu", "0"}, 2, {"--cpu", "1 to 256"}},

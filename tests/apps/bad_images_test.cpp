@@ -57,6 +57,24 @@ TEST_CASE("a bad image ends a run with its finished steps saved, and the resumed
   CHECK(summary_of(temp, "run")["weights_sha256"] == summary_of(temp, "whole")["weights_sha256"]);
 }
 
+TEST_CASE("a bad image of one rank ends all ranks with the end of the run recorded", "[processes]") {
+  for (const char* file : {"set/train/b/2.jpg", "set/train/b/3.jpg"}) {  // of rank 0, of rank 1
+    const TemporaryFolder temp;
+    write_images(temp);
+    truncate(temp / file);
+    const Words ranks{"--engine", "ddp", "--cpu", "2", "--threads-per-replica", "1", "--output-dir", "run"};
+    const Outcome failed = run_dp_train(kTrain + ranks, temp.path());
+    INFO(file << '\n' << failed.out << failed.err);
+    CHECK(failed.code == 3);
+    CHECK_THAT(failed.out, Catch::Contains("the finished steps are saved at step 1; continue with --resume run "));
+    CHECK_THAT(failed.err, Catch::Contains("check-data lists all bad images, and --bad-images skip passes them over"));
+    CHECK_THAT(summary_of(temp, "run")["end"].get<std::string>(),
+               Catch::StartsWith("error: ") && Catch::Contains(file));
+    const auto parts = nlohmann::json::parse(read_text(temp / "run/env.json"))["parts"];
+    CHECK(parts.back()["end"] == summary_of(temp, "run")["end"]);
+  }
+}
+
 TEST_CASE("bad images that are skipped are listed once, and the bits do not depend on layout or resumption",
           "[processes]") {
   const TemporaryFolder temp;

@@ -86,11 +86,16 @@ TEST_CASE("a launcher of several copies is announced unless --engine ddp uses it
   const TemporaryFolder temp;
   const Words options{"--dataset", "synthetic", "--model", "mlp", "--cpu", "1", "--dry-run"};
   const auto warning = [&](const Words& variables) { return Program(options, temp.path(), variables).wait().err; };
-  for (const char* size : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS"}) {
+  for (const char* size : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     INFO(size);
     CHECK_THAT(warning({std::string(size) + "=2"}), Catch::Contains(std::string(size) + " is 2, but --engine dp") &&
-                                                        Catch::Contains("use --engine ddp to train one together"));
+                                                        Catch::Contains("to train one together, use --engine ddp"));
     CHECK(warning({std::string(size) + "=1"}).empty());
   }
   CHECK(warning({"WORLD_SIZE=2", "RANK=1"}).empty());
+  CHECK(warning({"SLURM_NTASKS=4", "SLURM_PROCID=0"}).empty());  // a batch script is one process
+  const Outcome copy = Program(options + Words{"--engine", "ddp"}, temp.path(), {"SLURM_STEP_NUM_TASKS=2"}).wait();
+  CHECK(copy.code == 0);
+  CHECK_THAT(copy.err, Catch::Contains("SLURM_STEP_NUM_TASKS is 2, but this process starts ranks of its own") &&
+                           Catch::Contains("set RANK and WORLD_SIZE as torchrun does"));
 }

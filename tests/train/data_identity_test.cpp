@@ -102,7 +102,10 @@ TEST_CASE("other class names than those of the checkpoint are refused with both 
                      [&] { run(named(names), resumed(temp / "run", stages), evaluates); });
       };
       refused(kSwapped, "; name the classes as before, or match them by name with --classes-from data");
-      refused(kMoved, "; name the classes as before, or train a new classifier with --init FILE --init-partial");
+      refused(
+          kMoved,
+          "; name the classes as before, or train a new classifier: --init FILE --init-partial, without --resume and "
+          "--classes-from");
     }
   expect_error(ErrorCode::data, {"'naught'", "or, if they were only renamed, use --classes-from position"},
                [&] { run(named(kRenamed), resumed(temp / "run")); });
@@ -222,6 +225,17 @@ TEST_CASE("a fingerprint depends on names, order and ids of the samples, not on 
   const DatasetPair large = datasets::digits(10000, 1);  // several pieces
   CHECK(of(large) == of(datasets::digits(10000, 1)));
   CHECK(of(large) != of(datasets::digits(9999, 1)));
+}
+
+TEST_CASE("the option --classes-from position is refused with the name that moved") {
+  const auto refused = [](const std::string& text, ClassNames had, ClassNames now) {
+    expect_error(ErrorCode::data, {text}, [&] { require_same_classes("w", had, now, /*by_position=*/true, {}); });
+  };
+  refused(
+      "; --classes-from position does not apply, because 'cow' was class 1 and is class 0; name the classes as "
+      "before, or train a new classifier",
+      {"bee", "cow", "dog"}, {"cow", "dog", "wasp"});
+  refused("does not apply, because there are 2, not 3; ", {"bee", "cow", "dog"}, {"cow", "wasp"});
 }
 
 TEST_CASE("of long lists of classes only the difference is shown") {

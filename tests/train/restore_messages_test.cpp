@@ -44,7 +44,7 @@ TEST_CASE("a path without a checkpoint is refused with the reason and the remedy
   fs::create_directories(path + "/checkpoints");
   refused(ErrorCode::data, path,
           "nothing was saved yet in '" + path +
-              "' (a run that was ended in its first save leaves nothing); start it without --resume");
+              "' (a run that ends before its first save is complete leaves nothing); start it without --resume");
   CHECK(found("auto", path).empty());
   fs::create_directories(path + "/checkpoints/last");
   write_text(path + "/checkpoints/last/state.json", "damaged");

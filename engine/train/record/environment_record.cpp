@@ -10,6 +10,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "dp/shell.h"
 #include "dp/trainer.h"
 #include "engine/base/atomic_text.h"
 #include "engine/checkpoint/small_json.h"
@@ -93,7 +94,8 @@ nlohmann::ordered_json environment_of(const TrainerOptions& options, const Datas
 
 std::string provenance_comment(const nlohmann::ordered_json& part) {
   std::string command;
-  for (const auto& word : part.at("command")) command += (command.empty() ? "" : " ") + word.get<std::string>();
+  for (const auto& word : part.at("command"))
+    command += (command.empty() ? "" : " ") + shell_argument(word.get<std::string>());
   const nlohmann::ordered_json& data = part.at("data");
   std::string text =
       fmt::format("{}, started {} on {}\ncommand: {}\ndata: {}, {} training and {} test images, {} classes",

@@ -8,6 +8,7 @@
 #include <functional>
 #include <limits>
 
+#include "dp/shell.h"
 #include "engine/base/atomic_text.h"
 #include "engine/train/report/chart.h"
 #include "engine/train/report/device_section.h"
@@ -217,6 +218,14 @@ std::string joined(const nlohmann::ordered_json& texts, const char* between) {
   return out;
 }
 
+std::string command_of(const nlohmann::ordered_json& part) {
+  nlohmann::ordered_json words = part.value("command", nlohmann::ordered_json());
+  if (words.is_array())
+    for (auto& word : words)
+      if (word.is_string()) word = shell_argument(word.get<std::string>());
+  return joined(words, " ");
+}
+
 std::string value_text(const nlohmann::json& value) {
   if (value.is_null()) return "none";
   return value.is_string() ? value.get<std::string>() : value.dump();
@@ -231,7 +240,7 @@ std::string history(const RunData& run) {
     text += fmt::format("started {}, {}\n{} on {}\n{}\n{}\n\n", field("started"),
                         part.contains("ended") ? fmt::format("ended {} ({})", field("ended"), field("end"))
                                                : "no end recorded: it is active, or was killed",
-                        field("program"), field("host"), joined(part.value("command", nlohmann::ordered_json()), " "),
+                        field("program"), field("host"), command_of(part),
                         joined(part.value("environment", nlohmann::ordered_json()), "\n"));
   }
   for (const nlohmann::json& line : run.resumptions) {

@@ -228,7 +228,7 @@ TEST_CASE("the comment of config.toml names program, host, command and data, in 
       {"command", {"dp_train", "-b", "8\nlr = 9"}},
       {"data", {{"name", "digits"}, {"path", "/data"}, {"training_images", 3}, {"test_images", 2}, {"classes", 10}}}};
   const std::string head =
-      "# dp 1\\x1b, started T on h\n# command: dp_train -b 8\n# lr = 9\n# data: digits, 3 training ";
+      "# dp 1\\x1b, started T on h\n# command: dp_train -b $'8\\012lr = 9'\n# data: digits, 3 training ";
   CHECK(provenance_comment(part) == head + "and 2 test images, 10 classes, from /data\n");
   part["data"]["path"] = "";
   CHECK(provenance_comment(part) == head + "and 2 test images, 10 classes\n");
