@@ -7,7 +7,7 @@
 #include <span>
 #include <utility>
 
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 
 namespace dp::kernels {
 

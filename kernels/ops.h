@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "kernels/layout.h"
-#include "kernels/update_rules.h"
+#include "kernels/update/update_rules.h"
 
 namespace dp::kernels {
 
@@ -247,7 +247,7 @@ struct NormConv2dBackwardWeights {
 // Layers fused with adjacent ops, for devices on which a launch costs as much as a small layer (Context::fuses,
 // docs/decisions/0034). Each op gives the result of its members, run in sequence, with the same rounding to the
 // activation type. The members specify the layouts of all tensors. A tensor that one member writes only for the next
-// need not exist in memory. kernels/fused_layers.h defines the result for every backend.
+// need not exist in memory. kernels/fused/fused_layers.h defines the result for every backend.
 
 // `linear`, then DropoutApply in place on y.
 struct LinearDropoutForward {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/update_rules.h"
+#include "kernels/update/update_rules.h"
 
 namespace dp::kernels {
 

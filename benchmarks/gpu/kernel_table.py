@@ -17,13 +17,13 @@ import sys
 import tempfile
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-CUDA = os.path.join(ROOT, "kernels", "cuda")
+KERNELS = os.path.join(ROOT, "kernels")
 
 FLOPS = 67e12  # H200, float32 outside the tensor cores
 BANDWIDTH = 4.3e12  # bytes a second, a copy measured on an H200
 MULTIPROCESSORS = 132
 TILES = {"128x128": (128, 128), "128x64": (128, 64), "64x64": (64, 64), "128x32": (128, 32), "32x32": (32, 32)}
-STEP = 16  # in the depth (k), as in kernels/cuda/gemm/gemm_tile.h
+STEP = 16  # in the depth (k), as in kernels/linear/cuda_gemm_tile.h
 
 
 # ---- registers and memory
@@ -44,7 +44,7 @@ def demangled(name):
 def compiled(path, arch, nvcc):
     with tempfile.TemporaryDirectory() as folder:
         command = [nvcc, "-std=c++20", f"-arch={arch}", "-cubin", "-Xptxas", "-v", "--expt-relaxed-constexpr",
-                   f"-I{CUDA}/native", f"-I{ROOT}", f"-I{ROOT}/engine/include", path, "-o", f"{folder}/out.cubin"]
+                   f"-I{KERNELS}/device/cuda/native", f"-I{ROOT}", f"-I{ROOT}/engine/include", path, "-o", f"{folder}/out.cubin"]
         run = subprocess.run(command, capture_output=True, text=True)
     if run.returncode:
         sys.exit(f"nvcc could not compile {path}:\n{run.stderr}")
@@ -56,14 +56,14 @@ def compiled(path, arch, nvcc):
             spills = int(found[1]) + int(found[2])
         elif (found := re.search(r"Used (\d+) registers", line)) and name:
             shared = re.search(r"(\d+) bytes smem", line)
-            kernels.append({"file": os.path.basename(path), "name": demangled(name), "registers": int(found[1]),
+            kernels.append({"file": os.path.relpath(path, KERNELS), "name": demangled(name), "registers": int(found[1]),
                             "shared": int(shared[1]) if shared else 0, "spills": spills})
             name, spills = None, 0
     return kernels
 
 
 def all_kernels(arch, nvcc):
-    paths = sorted((path for path in glob.glob(f"{CUDA}/**/*.cu", recursive=True) if "/native/" not in path), key=os.path.basename)
+    paths = sorted(path for path in glob.glob(f"{KERNELS}/**/*.cu", recursive=True) if "/native/" not in path)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         return [k for kernels in pool.map(lambda path: compiled(path, arch, nvcc), paths) for k in kernels]
 
@@ -90,11 +90,11 @@ class Layer:
     def bytes(self):  # x, w and y once each
         return 4 * (self.batch * self.size**2 * self.inputs + self.taps() * self.outputs + self.cells() * self.outputs)
 
-    def thin(self):  # as is_thin() of kernels/cuda/gemm/conv_thin.cu
+    def thin(self):  # as is_thin() of kernels/conv/cuda_thin.cu
         return self.inputs <= 3 and self.taps() <= 160
 
     def product(self, which):
-        """([(rows, cols, depth) of each part], number of results), as in kernels/cuda/gemm/gemm_geometry.h."""
+        """([(rows, cols, depth) of each part], number of results), as in kernels/linear/cuda_gemm_choice.h."""
         if which == "forward":
             return [(self.cells(), self.outputs, self.taps())], self.cells() * self.outputs
         if which == "weights":
@@ -138,7 +138,7 @@ def choices(shapes):
 
     program = """
 #include <iostream>
-#include "kernels/cuda/gemm/gemm_choice.h"
+#include "kernels/linear/cuda_gemm_choice.h"
 int main() {
   dp::kernels::cuda::GemmShape s;
   while (std::cin >> s.rows >> s.cols >> s.depth >> s.parts >> s.results) {
@@ -151,7 +151,7 @@ int main() {
         source, binary = f"{folder}/main.cpp", f"{folder}/main"
         with open(source, "w") as file:
             file.write(program)
-        subprocess.run(["c++", "-std=c++20", f"-I{ROOT}", source, f"{CUDA}/gemm/gemm_choice.cpp", "-o", binary], check=True)
+        subprocess.run(["c++", "-std=c++20", f"-I{ROOT}", source, f"{KERNELS}/linear/cuda_gemm_choice.cpp", "-o", binary], check=True)
         text = "\n".join(described(*shape) for shape in shapes)
         lines = subprocess.run([binary], input=text, capture_output=True, text=True, check=True).stdout.split("\n")
     return [(line.split()[0], int(line.split()[1])) for line in lines if line]

@@ -1,6 +1,6 @@
 #include "benchmarks/programs/bare_loop.h"
 
-#include "kernels/host/cores.h"
+#include "kernels/device/host/cores.h"
 
 namespace dp::benchmarks {
 namespace {

@@ -14,8 +14,8 @@
 #include "dp/error.h"
 #include "dp/standard_descriptors.h"
 #include "engine/process_group/process_group_state.h"
-#include "kernels/backend.h"
-#include "kernels/host/cores.h"
+#include "kernels/device/backend.h"
+#include "kernels/device/host/cores.h"
 
 namespace {
 

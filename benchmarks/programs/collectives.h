@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 
 namespace dp::benchmarks {
 

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string_view>
 
-#include "data/formats/gzip_reader.h"
+#include "data/formats/byte_reader.h"
 #include "data/formats/idx.h"
 
 namespace dp {

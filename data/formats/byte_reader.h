@@ -1,6 +1,9 @@
-// Sequential byte sources: a file, memory, or an inflated gzip stream.
+// Reads files byte by byte, plain or gzipped.
 #pragma once
 
+#include <zlib.h>
+
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -9,6 +12,8 @@
 #include "dp/error.h"
 
 namespace dp {
+
+// Sequential byte sources: a file, memory, or an inflated gzip stream.
 
 class ByteReader {
  public:
@@ -65,5 +70,32 @@ inline constexpr const char* kDownloadAgain = "download the file again";
 // "<name>: byte <offset>: <what>; <remedy>".
 Error damaged(const std::string& name, std::uint64_t offset, const std::string& what,
               const std::string& remedy = "download the file again, or train without it: --dataset digits");
+
+// Streaming gzip (RFC 1952) decompression with a fixed amount of memory.
+// Borrows `packed`. Error(data), with the offset in the packed bytes, for corrupt or truncated data and for trailing
+// bytes that are not a gzip member.
+class GzipReader final : public ByteReader {
+ public:
+  explicit GzipReader(ByteReader& packed);
+  ~GzipReader() override;
+  GzipReader(const GzipReader&) = delete;
+  GzipReader& operator=(const GzipReader&) = delete;
+
+  std::size_t read(std::span<std::uint8_t> out) override;
+  void rewind() override;
+  const std::string& name() const override { return name_; }
+
+ private:
+  bool refill();  // false at the end of the packed bytes
+  std::uint64_t position() const { return fed_ - stream_.avail_in; }
+  void start_member_or_end();
+
+  ByteReader& packed_;
+  std::string name_;
+  z_stream stream_{};
+  std::array<std::uint8_t, 1 << 16> input_;
+  std::uint64_t fed_ = 0;  // packed bytes passed to the stream so far
+  bool ended_ = false;
+};
 
 }  // namespace dp

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/formats/file_kind.h"
+#include "data/formats/rgb_image.h"
 #include "data/memory_dataset.h"
 
 namespace dp {

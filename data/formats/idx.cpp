@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "data/formats/file_kind.h"
-#include "data/formats/gzip_reader.h"
+#include "data/formats/byte_reader.h"
+#include "data/formats/rgb_image.h"
 #include "data/memory_dataset.h"
 
 namespace dp {

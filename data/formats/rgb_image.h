@@ -1,6 +1,7 @@
-// Decoded images: interleaved RGB, one byte per channel.
+// Images as RGB bytes, and what a file is by its first bytes.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -9,6 +10,16 @@
 #include "dp/error.h"
 
 namespace dp {
+
+// Recognises files that people give by mistake.
+
+inline constexpr std::size_t kRecognisedBytes = 16;
+
+// Identifies a wrong file type by its first bytes, up to kRecognisedBytes: "a zip archive, such as torch.save writes".
+// Empty for any other.
+std::string recognised(std::span<const std::uint8_t> begin);
+
+// Decoded images: interleaved RGB, one byte per channel.
 
 // Larger images are rejected before allocation.
 inline constexpr std::int64_t kMaxPixels = std::int64_t{64} << 20;

@@ -1,11 +1,21 @@
 #include "data/loader/batch_filler.h"
 
 #include <algorithm>
+#include <numeric>
+#include <utility>
 
 #include "dp/error.h"
 #include "dp/random.h"
 
 namespace dp {
+
+void fill_order(std::span<std::int64_t> order, bool shuffle, std::uint64_t seed, std::int64_t epoch) {
+  std::iota(order.begin(), order.end(), 0);
+  if (!shuffle) return;
+  Random random(seed, RandomUse::shuffle, static_cast<std::uint64_t>(epoch));
+  for (std::size_t left = order.size(); left > 1; --left)
+    std::swap(order[left - 1], order[random.below(static_cast<std::uint32_t>(left))]);
+}
 
 BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t seed)
     : dataset_(dataset),

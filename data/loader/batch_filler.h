@@ -1,4 +1,4 @@
-// Fills a batch with samples of a dataset: augmented, normalised, float32.
+// Fills batches: the order of the samples of an epoch, and their bytes.
 #pragma once
 
 #include <array>
@@ -12,6 +12,11 @@
 
 namespace dp {
 
+// The sample order of an epoch. Fills `order` with 0 .. size-1. `shuffle`: Fisher-Yates, keyed by (seed, epoch) only.
+// At most 2^32-1 samples.
+void fill_order(std::span<std::int64_t> order, bool shuffle, std::uint64_t seed, std::int64_t epoch);
+
+// Fills a batch with samples of a dataset: augmented, normalised, float32.
 // Immutable after construction and shared by all loader threads. fill() allocates nothing.
 class BatchFiller {
  public:

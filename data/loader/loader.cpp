@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "data/loader/batch_filler.h"
-#include "data/loader/sample_order.h"
 #include "data/threads.h"
 #include "dp/error.h"
 

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "dp/memory.h"
-#include "kernels/host/free_memory.h"
+#include "kernels/device/host/memory.h"
 
 namespace dp {
 

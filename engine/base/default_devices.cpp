@@ -1,7 +1,7 @@
 #include "dp/default_devices.h"
 
 #include "dp/error.h"
-#include "kernels/plugin.h"
+#include "kernels/device/plugin.h"
 
 namespace dp {
 

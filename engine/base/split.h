@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "dp/parallel_options.h"
-#include "kernels/communicator.h"
+#include "kernels/comm/communicator.h"
 
 namespace dp::engine {
 

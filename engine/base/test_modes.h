@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 
 namespace dp::engine {
 

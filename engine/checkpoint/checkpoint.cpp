@@ -1,24 +1,216 @@
-// Saves and loads checkpoint folders.
-#include "dp/checkpoint.h"
+// Writes and reads state.json and whole checkpoints.
+#include "engine/checkpoint/checkpoint.h"
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cmath>
+#include <cstdint>
 #include <filesystem>
+#include <span>
+#include <string_view>
 
+#include "dp/checkpoint.h"
 #include "dp/error.h"
-#include "engine/base/durable.h"
-#include "engine/base/fault.h"
-#include "engine/base/file_ops.h"
+#include "engine/base/files.h"
+#include "engine/base/sha256.h"
 #include "engine/checkpoint/checkpoint_folder.h"
-#include "engine/checkpoint/data_identity.h"
-#include "engine/checkpoint/put_in_place.h"
-#include "engine/checkpoint/safetensors_header.h"
-#include "engine/checkpoint/safetensors_write.h"
-#include "engine/checkpoint/train_state.h"
+#include "engine/checkpoint/safetensors.h"
 
 namespace dp {
+namespace {
+
+const nlohmann::json& list_in(const nlohmann::json& json, const char* key, const std::string& path) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_array()) throw_data(path, std::string("'") + key + "' is not a list");
+  return *found;
+}
+
+std::vector<std::string> names_in(const nlohmann::json& json, const char* key, const std::string& path) {
+  std::vector<std::string> names;
+  for (const nlohmann::json& name : list_in(json, key, path)) {
+    if (!name.is_string()) throw_data(path, std::string("'") + key + "' has an entry that is not a string");
+    names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+std::vector<std::int64_t> counts_in(const nlohmann::json& json, const char* key, const std::string& path) {
+  constexpr std::uint64_t kLimit = std::uint64_t{1} << 53;
+  std::vector<std::int64_t> counts;
+  for (const nlohmann::json& count : list_in(json, key, path)) {
+    if (!count.is_number_unsigned() || count.get<std::uint64_t>() >= kLimit)
+      throw_data(path, std::string("'") + key + "' has an entry that is not a count below 2^53");
+    counts.push_back(count.get<std::int64_t>());
+  }
+  return counts;
+}
+
+std::string text_in(const nlohmann::json& json, const char* key, const std::string& path) {
+  const auto found = json.find(key);
+  if (found == json.end() || !found->is_string()) throw_data(path, std::string("'") + key + "' is not a string");
+  return found->get<std::string>();
+}
+
+}  // namespace
+
+nlohmann::ordered_json to_json(const DataIdentity& data) {
+  return {{"classes", data.classes},
+          {"train_counts", data.train_counts},
+          {"test_counts", data.test_counts},
+          {"train_fingerprint", data.train_fingerprint},
+          {"test_fingerprint", data.test_fingerprint}};
+}
+
+DataIdentity read_data_identity(const nlohmann::json& json, const std::string& path) {
+  if (!json.is_object()) throw_data(path, "is not a JSON object");
+  return {names_in(json, "classes", path), counts_in(json, "train_counts", path), counts_in(json, "test_counts", path),
+          text_in(json, "train_fingerprint", path), text_in(json, "test_fingerprint", path)};
+}
+
+std::vector<std::string> classes_in(const std::map<std::string, std::string>& metadata, const std::string& path) {
+  const auto found = metadata.find(kClassesKey);
+  if (found == metadata.end()) return {};
+  const std::string where = path + ": __metadata__";
+  // parse_small_json() reads objects.
+  return names_in(parse_small_json("{\"classes\":" + found->second + "}", where), "classes", where);
+}
+
+namespace {
+
+constexpr std::uint64_t kLongestState = 16 << 20;              // names of classes take up to 4 MiB
+constexpr std::uint64_t kCountLimit = std::uint64_t{1} << 53;  // exact in every JSON reader; far from overflow
+
+class Fields {
+ public:
+  explicit Fields(ByteSource& source) : path_(source.name()), json_(read_small_json(source, kLongestState)) {}
+
+  std::string text(const char* key) const {
+    const auto& value = at(key);
+    if (!value.is_string()) wrong(key, "a string");
+    return value.get<std::string>();
+  }
+  std::uint64_t natural(const char* key) const {
+    const auto& value = at(key);
+    if (!value.is_number_unsigned()) wrong(key, "a whole number of at least 0");
+    return value.get<std::uint64_t>();
+  }
+  std::int64_t count(const char* key) const {
+    const std::uint64_t value = natural(key);
+    if (value >= kCountLimit) wrong(key, "below 2^53");
+    return static_cast<std::int64_t>(value);
+  }
+  std::uint32_t small(const char* key) const {
+    const std::uint64_t value = natural(key);
+    if (value > UINT32_MAX) wrong(key, "below 2^32");
+    return static_cast<std::uint32_t>(value);
+  }
+  float scale(const char* key) const {
+    const auto value = static_cast<float>(number(key));
+    if (!std::isnormal(value) || value < 0) wrong(key, "a positive float32 number");
+    return value;
+  }
+  std::string json_text(const char* key) const {
+    std::string value = text(key);
+    if (!value.empty()) parse_small_json(value, path_ + ": '" + key + "'");
+    return value;
+  }
+  DataIdentity data(const char* key) const { return read_data_identity(at(key), path_ + ": '" + key + "'"); }
+  bool has(const char* key) const { return json_.contains(key); }
+  double number(const char* key) const {
+    const auto& value = at(key);
+    if (!value.is_number()) wrong(key, "a number");
+    return value.get<double>();
+  }
+
+ private:
+  const nlohmann::json& at(const char* key) const {
+    const auto found = json_.find(key);
+    if (found == json_.end()) throw_data(path_, std::string("has no '") + key + "'");
+    return *found;
+  }
+  [[noreturn]] void wrong(const char* key, const char* due) const {
+    throw_data(path_, std::string("'") + key + "' is not " + due);
+  }
+
+  std::string path_;
+  nlohmann::json json_;
+};
+
+}  // namespace
+
+std::string to_json(const TrainState& state) {
+  nlohmann::ordered_json json = {
+      {"model", state.model},
+      {"dataset", state.dataset},
+      {"step", state.step},
+      {"skipped", state.skipped},
+      {"epoch", state.epoch},
+      {"batch_in_epoch", state.batch_in_epoch},
+      {"seed", state.seed},
+      {"global_batch", state.global_batch},
+      {"best_top1", std::isfinite(state.best_top1) ? state.best_top1 : -1.0},
+      {"since_best", state.since_best},
+      {"config", state.config},
+  };
+  if (state.loss_scale) {
+    json["loss_scale"] = static_cast<double>(state.loss_scale->scale);
+    json["loss_scale_steps"] = state.loss_scale->good_steps;
+  }
+  if (state.data) json["data"] = to_json(*state.data);
+  const std::string text = json.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  try {  // rejects a state that could not be read back
+    MemorySource source("the training state", std::as_bytes(std::span(text)));
+    read_train_state(source);
+  } catch (const Error& error) {
+    throw Error(ErrorCode::usage, error.what());
+  }
+  return text;
+}
+
+TrainState read_train_state(ByteSource& source) {
+  const Fields fields(source);
+  TrainState state;
+  state.model = fields.text("model");
+  state.dataset = fields.text("dataset");
+  state.step = fields.count("step");
+  if (fields.has("skipped")) state.skipped = fields.count("skipped");
+  state.epoch = fields.count("epoch");
+  state.batch_in_epoch = fields.count("batch_in_epoch");
+  state.seed = fields.natural("seed");
+  state.global_batch = fields.count("global_batch");
+  state.best_top1 = fields.number("best_top1");
+  if (fields.has("since_best")) state.since_best = fields.count("since_best");
+  state.config = fields.json_text("config");
+  if (fields.has("loss_scale"))
+    state.loss_scale = LossScale{fields.scale("loss_scale"), fields.small("loss_scale_steps")};
+  if (fields.has("data")) state.data = fields.data("data");
+  return state;
+}
+
+// Input of the digest, per tensor in order of name: name, zero byte, type, zero byte, shape, zero byte, data. Type and
+// shape are formatted by to_string().
+std::string weights_sha256(const NamedTensors& tensors) {
+  std::vector<const NamedTensors::value_type*> sorted;
+  for (const auto& tensor : tensors) sorted.push_back(&tensor);
+  std::sort(sorted.begin(), sorted.end(), [](const auto* a, const auto* b) { return a->first < b->first; });
+  Sha256 digest;
+  for (const auto* entry : sorted) {
+    const auto& [name, tensor] = *entry;
+    if (tensor.empty() || !tensor.storage()->host_accessible())
+      throw Error(ErrorCode::usage, "tensor '" + excerpt(name) + "' has no host memory; copy it there first");
+    digest.add_field(name);
+    digest.add_field(to_string(tensor.dtype()));
+    digest.add_field(to_string(tensor.shape()));
+    digest.add(tensor.raw(), tensor.bytes());
+  }
+  return digest.hexadecimal();
+}
+
+// Saves and loads checkpoint folders.
+
 namespace {
 
 // Saving deletes what is at `path`. Throws unless it is nothing, a link, an empty folder or a checkpoint (complete or

@@ -1,14 +1,39 @@
-// The files of a checkpoint and the manifest with their sizes and checksums.
+// The folders of checkpoints: their names, how one replaces another, and what a crash leaves.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 
-#include "engine/checkpoint/byte_source.h"
+#include "engine/base/files.h"
+#include "engine/checkpoint/safetensors.h"
 
 namespace dp {
+
+// The names of folders under <run>/checkpoints.
+
+bool is_checkpoint_name(std::string_view name);  // last, best, step-N
+
+// ".<base>.tmp-<pid>-<n>" is an unfinished save or the folder that a save replaced. ".<base>.old-<pid>-<n>" is always
+// the folder that a save replaced.
+struct Leftover {
+  std::string base;
+  pid_t owner = 0;
+};
+std::optional<Leftover> parse_leftover(std::string_view name);
+
+// Whether no save by process `owner` can be running: it is this process, or it does not exist. If in doubt, false.
+bool is_dead_or_own(pid_t owner);
+
+// Durably renames `temporary`, a sibling of `target`, to `target`. Returns the new path of the folder that it replaced,
+// or empty if there was none. On Error(io) both are unchanged.
+std::string put_in_place(const std::string& temporary, const PathParts& target);
+
+// The files of a checkpoint and the manifest with their sizes and checksums.
 
 inline constexpr const char* kModelFile = "model.safetensors";
 inline constexpr const char* kOptimizerFile = "optimizer.safetensors";

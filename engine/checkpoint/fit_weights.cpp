@@ -9,8 +9,8 @@
 
 #include "dp/checkpoint.h"
 #include "dp/error.h"
-#include "engine/base/fault.h"
-#include "engine/checkpoint/safetensors_header.h"
+#include "engine/base/files.h"
+#include "engine/checkpoint/safetensors.h"
 
 namespace dp {
 namespace {

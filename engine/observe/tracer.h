@@ -1,16 +1,18 @@
-// Timeline of some steps of a replica.
-//
-// Spans of the replica's thread are steps and their phases. Spans of its streams are pieces of work, named by plan step
-// or bucket. Nothing is allocated after construction.
+// Traces of steps: their spans, and the text of a trace file.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "engine/base/phase.h"
-#include "kernels/trace_ring.h"
+#include "kernels/device/trace_ring.h"
 
 namespace dp::engine {
+
+// Timeline of some steps of a replica.
+//
+// Spans of the replica's thread are steps and their phases. Spans of its streams are pieces of work, named by plan step
+// or bucket. Nothing is allocated after construction.
 
 // Encoding of Stream::detail: 0 for nothing, the address of a plan step's name, a bucket with the lowest bit set, or
 // the micro-batch that is handed over between pipeline stages, with only the second lowest bit set.
@@ -51,5 +53,19 @@ class Tracer {
   std::int64_t step_begin_ = 0, phase_begin_ = 0;
   Phase phase_ = Phase::scatter;
 };
+
+// A replica's timeline as text in Chrome's trace format (docs/guide/tracing.md).
+
+struct TraceText {
+  std::string events;        // JSON objects, separated by commas
+  std::int64_t steps = 0;    // recorded
+  std::int64_t dropped = 0;  // spans that did not fit into a ring or could not be measured
+};
+
+// `replica` is the process id and `name` the process name in the file. `zero`: the trace_clock() time of the file's
+// origin, in nanoseconds.
+TraceText trace_text(const Tracer& tracer, int replica, const std::string& name, std::int64_t zero);
+// Begin of the earliest span in trace_clock() time; the largest std::int64_t if there are no spans.
+std::int64_t first_moment(const Tracer& tracer);
 
 }  // namespace dp::engine

@@ -10,7 +10,7 @@
 #include <system_error>
 
 #include "engine/base/test_modes.h"
-#include "kernels/host/cores.h"
+#include "kernels/device/host/cores.h"
 
 namespace dp::engine {
 namespace {

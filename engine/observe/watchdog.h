@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dp/error.h"
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 
 namespace dp::engine {
 

@@ -1,6 +1,6 @@
 #include "engine/optimizer/gradient_norm.h"
 
-#include "kernels/communicator.h"
+#include "kernels/comm/communicator.h"
 
 namespace dp::engine {
 

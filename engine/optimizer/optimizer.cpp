@@ -1,8 +1,13 @@
+// Optimizers: their slots, options and learning-rate schedules.
 #include "engine/optimizer/optimizer.h"
 
 #include <fmt/format.h>
+#include <algorithm>
+#include <cmath>
+#include <numbers>
 
 #include "dp/error.h"
+#include "dp/optimizer.h"
 
 namespace dp {
 namespace engine {
@@ -51,6 +56,196 @@ float& learning_rate(Optimizer& optimizer) {
 }
 float learning_rate(const Optimizer& optimizer) {
   return std::visit([](const auto& own) { return own.lr; }, optimizer);
+}
+
+}  // namespace dp
+
+namespace dp::engine {
+namespace {
+
+const Accepts kRate = accepts::number(0, 1e6), kMomentum = accepts::below(0, 1), kBeta = accepts::below(0, 1),
+              kEps = accepts::positive(1);
+
+// A member of one kind of optimizer.
+template <typename Kind, typename T>
+auto member(T Kind::*field) {
+  return [field](auto& optimizer) {
+    auto* const own = std::get_if<Kind>(&optimizer);
+    return own ? &(own->*field) : nullptr;
+  };
+}
+
+void choose(Optimizer& optimizer, const std::string& name) {
+  for (const Optimizer& other : {Optimizer(Sgd{}), Optimizer(AdamW{})})
+    if (name == name_of(other) && other.index() != optimizer.index()) optimizer = other;
+}
+
+OptionTable<Optimizer> make_optimizer_options() {
+  const std::string sgd = "--optimizer sgd", adamw = "--optimizer adamw", choice = "optimizer";
+  OptionTable<Optimizer> table;
+  table.group("Training");
+  table.add(
+      "optimizer,--opt", accepts::one_of({"sgd", "adamw"}), "sgd or adamw",
+      [](const Optimizer& optimizer) { return std::string(name_of(optimizer)); },
+      [](Optimizer& optimizer, const OptionValue& name) {
+        choose(optimizer, std::get<std::string>(name));
+        return true;
+      });
+  table
+      .add(
+          "lr,--learning-rate", kRate,
+          [](auto& optimizer) { return std::visit([](auto& own) { return &own.lr; }, optimizer); }, "learning rate")
+      .goes_with(choice)
+      .shown("sgd: by model; adamw: " + to_text(OptionValue{option_fields::shortest(AdamW{}.lr)}));
+  table.add("momentum", kMomentum, member(&Sgd::momentum), "sgd: momentum").needs(sgd, choice).shown("by model");
+  table.add("nesterov,!--no-nesterov", accepts::flag(), member(&Sgd::nesterov), "sgd: Nesterov momentum")
+      .needs(sgd, choice)
+      .shown("by model");
+  table
+      .add(
+          "opt-betas", accepts::two(kBeta), "adamw: decay of the averages of the gradient and of its square",
+          [](const Optimizer& optimizer) {
+            const auto* const own = std::get_if<AdamW>(&optimizer);
+            return own ? OptionValue{std::vector{own->beta1, own->beta2}} : OptionValue{};
+          },
+          [](Optimizer& optimizer, const OptionValue& betas) {
+            auto* const own = std::get_if<AdamW>(&optimizer);
+            if (own) own->beta1 = std::get<std::vector<double>>(betas)[0];
+            if (own) own->beta2 = std::get<std::vector<double>>(betas)[1];
+            return own != nullptr;
+          })
+      .needs(adamw, choice)
+      .shown(to_text(OptionValue{std::vector{AdamW{}.beta1, AdamW{}.beta2}}));
+  table.add("opt-eps", kEps, member(&AdamW::eps), "adamw: added to the denominator")
+      .needs(adamw, choice)
+      .shown(to_text(OptionValue{option_fields::shortest(AdamW{}.eps)}));
+  table
+      .add(
+          "weight-decay,--wd", kRate,
+          [](auto& optimizer) { return std::visit([](auto& own) { return &own.weight_decay; }, optimizer); },
+          "weight decay; an L2 penalty with sgd")
+      .goes_with(choice)
+      .shown("sgd: by model; adamw: " + to_text(OptionValue{option_fields::shortest(AdamW{}.weight_decay)}));
+  return table;
+}
+
+OptionTable<Schedule> make_schedule_options() {
+  const std::string choice = "lr-scheduler";
+  OptionTable<Schedule> table;
+  table.group("Training");
+  table
+      .add(choice + ",--sched", accepts::one_of({"constant", "step", "multistep", "cosine"}), &Schedule::kind,
+           "constant, step, multistep, cosine")
+      .shown("by model");
+  table
+      .add(
+          "lr-step-size", accepts::number(1e-6, 1e9),
+          [](auto& schedule) { return schedule.kind == ScheduleKind::step ? &schedule.step_size : nullptr; },
+          "step: epochs between drops")
+      .needs("--lr-scheduler step", choice)
+      .shown(to_text(OptionValue{Schedule{}.step_size}));
+  table
+      .add(
+          "lr-gamma,--gamma", accepts::number(0, 1e6),
+          [](auto& schedule) {
+            const bool drops = schedule.kind == ScheduleKind::step || schedule.kind == ScheduleKind::multistep;
+            return drops ? &schedule.gamma : nullptr;
+          },
+          "step, multistep: factor of each drop")
+      .needs("--lr-scheduler step or multistep", choice)
+      .shown(to_text(OptionValue{Schedule{}.gamma}));
+  table
+      .add(
+          "lr-milestones", accepts::list(accepts::number(0, 1e9)),
+          [](auto& schedule) { return schedule.kind == ScheduleKind::multistep ? &schedule.milestones : nullptr; },
+          "multistep: epochs of the drops, ascending")
+      .needs("--lr-scheduler multistep", choice)
+      .shown("50 % and 75 % of the epochs");
+  table
+      .add(
+          "lr-min,--min-lr", kRate,
+          [](auto& schedule) { return schedule.kind == ScheduleKind::cosine ? &schedule.min_lr : nullptr; },
+          "cosine: the learning rate at the end")
+      .needs("--lr-scheduler cosine", choice)
+      .shown("0");
+  table.add("lr-warmup-epochs,--warmup-epochs", accepts::number(0, 1e9), &Schedule::warmup_epochs,
+            "epochs of linear warm-up");
+  return table;
+}
+
+void require(const char* option, const Accepts& accepts, double value) {
+  if (is_accepted(accepts, value)) return;
+  OptionText text;
+  text.name = option, text.accepts = accepts;
+  refuse_value(text, value);
+}
+
+void check_own(const Sgd& sgd) {
+  require("momentum", kMomentum, double{sgd.momentum});
+  if (sgd.nesterov && sgd.momentum == 0)
+    throw Error(ErrorCode::usage, "--nesterov requires --momentum above 0; raise the momentum, or use --no-nesterov");
+}
+
+void check_own(const AdamW& adamw) {
+  for (const double beta : {adamw.beta1, adamw.beta2}) require("opt-betas", kBeta, beta);
+  require("opt-eps", kEps, double{adamw.eps});
+}
+
+}  // namespace
+
+const OptionTable<Optimizer>& optimizer_options() {
+  static const OptionTable<Optimizer> table = make_optimizer_options();
+  return table;
+}
+
+const OptionTable<Schedule>& schedule_options() {
+  static const OptionTable<Schedule> table = make_schedule_options();
+  return table;
+}
+
+void check(const Optimizer& optimizer) {
+  std::visit(
+      [](const auto& own) {
+        require("lr", kRate, double{own.lr});
+        require("weight-decay", kRate, double{own.weight_decay});
+        check_own(own);
+      },
+      optimizer);
+}
+
+}  // namespace dp::engine
+
+namespace dp {
+
+// Learning rate schedules.
+
+double Schedule::factor(double epoch, double epochs_per_step) const {
+  // The small offset ensures that a milestone at a step takes effect at that step, despite rounding of steps / steps
+  // per epoch.
+  const double now = epoch + 1e-6 * epochs_per_step;
+  const double warmup = warmup_epochs > 0 ? std::min(1.0, (epoch + epochs_per_step) / warmup_epochs) : 1.0;
+  switch (kind) {
+    case ScheduleKind::constant: return warmup;
+    case ScheduleKind::step: return warmup * std::pow(gamma, std::floor(now / step_size));
+    case ScheduleKind::multistep: {
+      const auto passed = std::count_if(milestones.begin(), milestones.end(), [&](double at) { return at <= now; });
+      return warmup * std::pow(gamma, static_cast<double>(passed));
+    }
+    case ScheduleKind::cosine: {
+      if (warmup < 1) return warmup;
+      const double length = total_epochs - warmup_epochs;
+      if (length <= 0) return warmup;  // the warm-up fills the run
+      const double done = std::clamp((epoch - warmup_epochs) / length, 0.0, 1.0);
+      return 0.5 * (1 + std::cos(std::numbers::pi * done));
+    }
+  }
+  return 1;
+}
+
+double Schedule::rate(double lr, double epoch, double epochs_per_step) const {
+  const bool warms_up = epoch + epochs_per_step < warmup_epochs;
+  const double end = kind == ScheduleKind::cosine && !warms_up ? min_lr : 0;
+  return end + (lr - end) * factor(epoch, epochs_per_step);
 }
 
 }  // namespace dp

@@ -1,12 +1,13 @@
 // What differs between the optimizers: their state and the constants of their updates. Their arithmetic is in
-// kernels/update_rules.h.
+// kernels/update/update_rules.h.
 #pragma once
 
 #include <string_view>
 #include <vector>
 
 #include "dp/optimizer.h"
-#include "kernels/update_rules.h"
+#include "dp/option_table.h"
+#include "kernels/update/update_rules.h"
 
 namespace dp::engine {
 
@@ -23,5 +24,12 @@ kernels::UpdateConstants constants_of(const Optimizer& optimizer);
 // Names of the state tensors of a parameter, in the order of the update's arguments.
 std::vector<std::string_view> slot_names(kernels::UpdateRule rule);
 kernels::UpdateRule rule_named(std::string_view name);  // Error(data) for an unknown name
+
+// The options of optimizers and learning rate schedules.
+
+const OptionTable<Optimizer>& optimizer_options();
+const OptionTable<Schedule>& schedule_options();
+// Error(usage) names the option that is out of range. Allocates nothing if none is: training steps call it.
+void check(const Optimizer& optimizer);
 
 }  // namespace dp::engine

@@ -6,7 +6,7 @@
 
 #include "dp/optimizer.h"
 #include "engine/plan/parameters.h"
-#include "kernels/update_rules.h"
+#include "kernels/update/update_rules.h"
 
 namespace dp::engine {
 

@@ -4,8 +4,8 @@
 #include <atomic>
 #include <cstdint>
 
-#include "kernels/backend.h"
-#include "kernels/host/spin.h"
+#include "kernels/device/backend.h"
+#include "kernels/device/host/spin.h"
 
 namespace dp::engine {
 

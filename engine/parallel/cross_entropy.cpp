@@ -5,7 +5,7 @@
 
 #include "dp/error.h"
 #include "dp/loss.h"
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 #include "kernels/op_args.h"
 #include "kernels/step_state.h"
 

@@ -9,7 +9,7 @@
 
 #include "dp/error.h"
 #include "engine/base/crc32c.h"
-#include "engine/optimizer/optimizer_options.h"
+#include "engine/optimizer/optimizer.h"
 #include "engine/parallel/data_parallel_state.h"
 #include "engine/parallel/state/loss_scale.h"
 

@@ -10,7 +10,7 @@
 #include "engine/base/split.h"
 #include "engine/parallel/parallel_option_table.h"
 #include "engine/process_group/process_group_state.h"
-#include "kernels/host/core_limits.h"
+#include "kernels/device/host/cores.h"
 
 namespace dp {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "dp/error.h"
-#include "engine/optimizer/optimizer_options.h"
+#include "engine/optimizer/optimizer.h"
 #include "engine/parallel/data_parallel_state.h"
 
 namespace dp {

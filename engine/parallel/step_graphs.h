@@ -19,8 +19,8 @@
 #include "engine/parallel/barrier.h"
 #include "engine/parallel/gradient_sync.h"
 #include "engine/replica/replica.h"
-#include "kernels/capture_turn.h"
-#include "kernels/link.h"
+#include "kernels/comm/link.h"
+#include "kernels/device/backend.h"
 
 namespace dp::engine {
 

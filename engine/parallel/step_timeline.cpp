@@ -9,8 +9,8 @@
 
 #include "dp/error.h"
 #include "dp/process_group.h"
-#include "engine/base/atomic_text.h"
-#include "engine/observe/trace_text.h"
+#include "engine/base/files.h"
+#include "engine/observe/tracer.h"
 #include "engine/parallel/layer_times.h"
 #include "engine/plan/op_work.h"
 

@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "dp/error.h"
-#include "kernels/host/memory.h"
+#include "kernels/device/host/memory.h"
 
 namespace dp::engine {
 namespace {

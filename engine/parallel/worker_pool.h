@@ -9,8 +9,8 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/backend.h"
-#include "kernels/host/cores.h"
+#include "kernels/device/backend.h"
+#include "kernels/device/host/cores.h"
 
 namespace dp::engine {
 

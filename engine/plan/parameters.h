@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dp/model.h"
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 
 namespace dp::engine {
 

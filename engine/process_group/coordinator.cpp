@@ -9,8 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "engine/base/fault.h"
-#include "engine/process_group/start_thread.h"
+#include "engine/base/files.h"
 
 namespace dp::process_group {
 namespace {

@@ -1,21 +1,37 @@
-// The rendezvous server: a thread on rank 0 that admits the ranks, distributes the parts of each exchange, and reports
-// failures to all ranks.
+// The coordinator of a process group: a thread on rank 0, and the texts that ranks exchange with it.
 #pragma once
 
+#include <fmt/format.h>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <optional>
 #include <set>
 #include <string>
+#include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "dp/error.h"
 #include "dp/process_group.h"
 #include "engine/process_group/connection.h"
-#include "engine/process_group/socket.h"
 
 namespace dp::process_group {
+
+// Starts a thread. Error(device) if that fails; its message names the thread by `name`, as in "that listens to rank 0".
+template <typename Work>
+std::thread start_thread(const char* name, Work work) {
+  try {
+    return std::thread(std::move(work));
+  } catch (const std::system_error& error) {
+    throw Error(ErrorCode::device, fmt::format("the thread {} could not be started ({}); raise ulimit -u and -v", name,
+                                               error.code().message()));
+  }
+}
+
+// The rendezvous server: a thread on rank 0 that admits the ranks, distributes the parts of each exchange, and reports
+// failures to all ranks.
 
 inline constexpr std::size_t kLongestPart = 64 << 10;  // limit for one rank's part of an exchange, in bytes
 

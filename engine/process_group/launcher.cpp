@@ -1,4 +1,5 @@
-#include "dp/launch.h"
+// Starts a process for each rank, marks their lines, and passes signals on.
+#include "engine/process_group/launcher.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -6,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -15,11 +17,81 @@
 #include <vector>
 
 #include "dp/error.h"
+#include "dp/launch.h"
 #include "dp/stop_signals.h"
-#include "engine/process_group/line_prefix.h"
-#include "engine/process_group/socket.h"
-#include "engine/process_group/suspend.h"
-#include "engine/process_group/token.h"
+#include "engine/process_group/connection.h"
+
+namespace dp::process_group {
+
+void write_line(int to, const std::string& text) {
+  const std::string line = text + "\n";
+  for (std::size_t sent = 0; sent < line.size();) {
+    const ssize_t count = ::write(to, line.data() + sent, line.size() - sent);
+    if (count < 0 && errno != EINTR) return;  // the reader is gone
+    if (count > 0) sent += static_cast<std::size_t>(count);
+  }
+}
+
+bool LinePrefix::pass_on(int from) {
+  char block[4096];
+  ssize_t count = 0;
+  while ((count = ::read(from, block, sizeof block)) > 0) {
+    line_.append(block, static_cast<std::size_t>(count));
+    for (std::size_t end = 0; (end = line_.find('\n')) != std::string::npos; line_.erase(0, end + 1))
+      write_line(to_, prefix_ + line_.substr(0, end));
+  }
+  return count < 0 && (errno == EAGAIN || errno == EINTR);
+}
+
+void LinePrefix::finish() {
+  if (!line_.empty()) write_line(to_, prefix_ + line_);
+  line_.clear();
+}
+
+namespace {
+
+std::atomic<pid_t> group{0};
+static_assert(std::atomic<pid_t>::is_always_lock_free);
+
+// Stops this process by the default action of SIGTSTP. The kernel ignores it in an orphaned process group, because no
+// shell could continue the process.
+void stop_as_usual() {
+  struct sigaction usual {
+  }, own{};
+  usual.sa_handler = SIG_DFL;
+  sigset_t signal, before;
+  ::sigemptyset(&signal);
+  ::sigaddset(&signal, SIGTSTP);
+  ::sigaction(SIGTSTP, &usual, &own);
+  ::raise(SIGTSTP);
+  ::pthread_sigmask(SIG_UNBLOCK, &signal, &before);
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  ::sigaction(SIGTSTP, &own, nullptr);
+}
+
+void suspend(int) {
+  const int error = errno;
+  ::kill(-group.load(), SIGSTOP);
+  stop_as_usual();
+  ::kill(-group.load(), SIGCONT);
+  errno = error;
+}
+
+}  // namespace
+
+SuspendTogether::SuspendTogether(pid_t others) {
+  ::sigaction(SIGTSTP, nullptr, &before_);
+  if (before_.sa_handler != SIG_DFL) return;
+  group = others;
+  struct sigaction together {};
+  together.sa_handler = suspend;
+  together.sa_flags = SA_RESTART;
+  ::sigaction(SIGTSTP, &together, nullptr);
+}
+
+SuspendTogether::~SuspendTogether() { ::sigaction(SIGTSTP, &before_, nullptr); }
+
+}  // namespace dp::process_group
 
 namespace dp {
 namespace {

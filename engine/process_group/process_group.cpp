@@ -1,22 +1,153 @@
-#include "dp/process_group.h"
-
-#include <fmt/format.h>
+// The ranks that train together: from the environment, over MPI or the coordinator.
+#include <ifaddrs.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <arpa/inet.h>
+#include <fmt/format.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <sstream>
+#include <string_view>
 
-#include "engine/base/fault.h"
+#include "dp/process_group.h"
+#include "engine/base/files.h"
+#include "engine/process_group/connection.h"
+#include "engine/process_group/coordinator.h"
 #include "engine/process_group/process_group_state.h"
-#include "engine/process_group/start_thread.h"
-#include "kernels/mpi_plugin.h"
+#include "kernels/comm/mpi/mpi_plugin.h"
 
 namespace dp {
+namespace {
+
+// Process group options from the environment: torchrun's variables and DP_TOKEN.
+
+std::string_view value_of(const char* name) {
+  const char* const text = std::getenv(name);
+  return text == nullptr ? std::string_view() : text;
+}
+
+int number_in(const char* name, int lowest, int highest) {
+  const std::string_view text = value_of(name);
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size() || number < lowest || number > highest)
+    throw Error(ErrorCode::usage, std::string("RANK is set, but ") + name + " is '" + std::string(text) +
+                                      "', not a number from " + std::to_string(lowest) + " to " +
+                                      std::to_string(highest));
+  return number;
+}
+
+}  // namespace
+
+std::optional<ProcessGroupOptions> process_group_from_environment() {
+  if (value_of("RANK").empty()) {
+    if (!value_of("WORLD_SIZE").empty() && value_of("WORLD_SIZE") != "1")
+      throw Error(ErrorCode::usage, "WORLD_SIZE is '" + std::string(value_of("WORLD_SIZE")) +
+                                        "', but RANK is not set; set both, or neither");
+    return std::nullopt;
+  }
+  constexpr int kMostRanks = 4096;
+  ProcessGroupOptions options;
+  options.size = number_in("WORLD_SIZE", 1, kMostRanks);
+  options.rank = number_in("RANK", 0, options.size - 1);
+  const std::string_view address = value_of("MASTER_ADDR"), token = value_of("DP_TOKEN");
+  if (address.empty() && options.size > 1)
+    throw Error(ErrorCode::usage, "RANK is set, but MASTER_ADDR is not; set it to the address of rank 0");
+  if (!address.empty()) options.address = address;
+  if (options.size > 1) options.port = number_in("MASTER_PORT", 1, 65534);
+  // Torchrun's agent listens on MASTER_PORT itself.
+  if (value_of("TORCHELASTIC_USE_AGENT_STORE") == "True") ++options.port;
+  // "none" is torchrun's run id by default.
+  const std::string_view run_id =
+      value_of("TORCHELASTIC_RUN_ID") == "none" ? std::string_view() : value_of("TORCHELASTIC_RUN_ID");
+  const bool here = options.address == "127.0.0.1" || options.address == "localhost" || options.address == "::1";
+  if (options.size > 1 && !here && token.empty() && run_id.empty())
+    throw Error(ErrorCode::usage,
+                "MASTER_ADDR is '" + options.address +
+                    "', which other hosts can reach: a shared secret is required; set DP_TOKEN to the "
+                    "same text for every rank");
+  options.token = token.empty() ? run_id : token;
+  if (!value_of("DP_LISTENER").empty() && options.rank == 0) options.listener = number_in("DP_LISTENER", 0, 1 << 20);
+  return options;
+}
+
+// Process group options for ranks that mpirun or srun started. MPI provides rank and size, and broadcasts rank 0's
+// address, port and token.
+
+namespace {
+
+bool is_set(const char* name) {
+  const char* const text = std::getenv(name);
+  return text != nullptr && *text != '\0';
+}
+
+bool all_on_one_host(int size) {
+  for (const char* name : {"OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"})
+    if (is_set(name)) return std::atoi(std::getenv(name)) == size;
+  return false;
+}
+
+// The first IPv4 address of an active interface other than loopback, or 127.0.0.1.
+std::string outward_address() {
+  ifaddrs* list = nullptr;
+  if (::getifaddrs(&list) != 0) return "127.0.0.1";
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(list, ::freeifaddrs);
+  for (const ifaddrs* one = list; one != nullptr; one = one->ifa_next) {
+    if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != AF_INET) continue;
+    if ((one->ifa_flags & IFF_UP) == 0 || (one->ifa_flags & IFF_LOOPBACK) != 0) continue;
+    char text[INET_ADDRSTRLEN] = "";
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(one->ifa_addr)->sin_addr, text, sizeof text);
+    return text;
+  }
+  return "127.0.0.1";
+}
+
+}  // namespace
+
+bool started_by_mpi() {
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK"})
+    if (is_set(name)) return true;
+  return false;
+}
+
+std::optional<ProcessGroupOptions> process_group_from_mpi() {
+  if (!started_by_mpi()) return std::nullopt;
+  kernels::Mpi* const mpi = kernels::mpi_plugin();
+  if (mpi == nullptr)
+    throw Error(ErrorCode::usage, "this process was started by mpirun, but " + kernels::mpi_reason() +
+                                      "; start the ranks with --engine ddp alone, or with torchrun");
+  mpi->start();
+  ProcessGroupOptions options;
+  options.rank = mpi->rank();
+  options.size = mpi->size();
+  options.mpi = true;
+  if (options.size == 1) return options;
+  std::string mine;
+  FileHandle listener;
+  if (options.rank == 0) {
+    const char* const named = std::getenv("MASTER_ADDR");
+    options.address = is_set("MASTER_ADDR")           ? named
+                      : all_on_one_host(options.size) ? std::string("127.0.0.1")
+                                                      : outward_address();
+    listener = process_group::listen_on(options.address, 0);
+    mine =
+        options.address + " " + std::to_string(process_group::port_of(listener)) + " " + process_group::drawn_token();
+  }
+  std::istringstream text(mpi->broadcast(mine));
+  text >> options.address >> options.port >> options.token;
+  options.listener = listener.release();
+  return options;
+}
 
 using process_group::Connection;
 using process_group::Failure;

@@ -9,7 +9,7 @@
 
 #include "dp/process_group.h"
 #include "engine/process_group/coordinator.h"
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 
 namespace dp {
 

@@ -7,7 +7,7 @@
 
 #include "dp/dataset.h"
 #include "dp/loader.h"
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 #include "kernels/step_state.h"
 
 namespace dp::engine {

@@ -7,7 +7,7 @@
 #include <memory>
 #include <span>
 
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 
 namespace dp::engine {
 

@@ -9,8 +9,8 @@
 #include <fstream>
 
 #include "dp/error.h"
-#include "kernels/backend.h"
-#include "kernels/host/memory.h"
+#include "kernels/device/backend.h"
+#include "kernels/device/host/memory.h"
 
 namespace dp::engine {
 

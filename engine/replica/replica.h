@@ -26,7 +26,7 @@
 #include "engine/plan/plan.h"
 #include "engine/replica/device_images.h"
 #include "engine/replica/input_feed.h"
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 #include "kernels/step_state.h"
 
 namespace dp::engine {

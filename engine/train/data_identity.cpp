@@ -11,7 +11,7 @@
 #include "dp/error.h"
 #include "dp/trainer.h"
 #include "engine/base/sha256.h"
-#include "engine/checkpoint/data_identity.h"
+#include "engine/checkpoint/checkpoint.h"
 
 namespace dp {
 namespace {

@@ -11,16 +11,15 @@
 
 #include "dp/error.h"
 #include "dp/run_options.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_folder.h"
-#include "engine/checkpoint/data_identity.h"
-#include "engine/checkpoint/safetensors_header.h"
-#include "engine/checkpoint/train_state.h"
+#include "engine/checkpoint/safetensors.h"
 #include "engine/optimizer/optimizer.h"
-#include "engine/train/busy.h"
 #include "engine/train/data_identity.h"
 #include "engine/train/record/run_config.h"
 #include "engine/train/record/run_folder.h"
-#include "kernels/host/core_limits.h"
+#include "engine/train/stop_request.h"
+#include "kernels/device/host/cores.h"
 
 namespace dp {
 namespace {

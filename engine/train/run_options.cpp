@@ -8,7 +8,7 @@
 #include "dp/dataset.h"
 #include "dp/error.h"
 #include "engine/base/split.h"
-#include "engine/optimizer/optimizer_options.h"
+#include "engine/optimizer/optimizer.h"
 #include "engine/parallel/parallel_option_table.h"
 
 namespace dp {

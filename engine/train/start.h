@@ -1,15 +1,28 @@
-// The initial state of a run, equal on every rank. Rank 0 reads files and broadcasts what it has read.
+// The start of a run: options that cannot work, where images are, and a state that is equal on every rank.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 
-#include <nlohmann/json.hpp>
-
+#include "dp/data_parallel.h"
+#include "dp/model.h"
 #include "dp/process_group.h"
+#include "dp/trainer.h"
 #include "engine/train/restore.h"
 
 namespace dp {
+
+// Error(usage) for options that cannot work: a number out of range, or a model that does not fit the data.
+void check_options(const Model& model, const DatasetPair& data, const TrainerOptions& options);
+
+// Where a run's images are stored.
+
+// Resolves options.images_on to host or device. Call it after the DataParallel is constructed: `automatic` checks the
+// free memory of the devices. Error(usage) if device is requested and the data set varies its images itself.
+ImagesOn chosen_place(const DatasetPair& data, const TrainerOptions& options);
+
+// The initial state of a run, equal on every rank. Rank 0 reads files and broadcasts what it has read.
 
 struct Start {
   std::int64_t step = 0, skipped = 0, epoch = 0, batch_in_epoch = 0, since_best = 0;

@@ -1,5 +1,4 @@
-// A request to stop a run: from the program, or after an error that leaves the weights intact. Ranks combine their
-// requests, so the answer is the same on every rank.
+// A request to stop a run, and the mark for slow file access.
 #pragma once
 
 #include <atomic>
@@ -14,6 +13,23 @@
 
 namespace dp {
 
+// Marks file access, which may take longer than the ranks' timeout.
+class Busy {
+ public:
+  explicit Busy(ProcessGroup* group) : group_(group) {
+    if (group_ != nullptr) group_->busy(true);
+  }
+  ~Busy() {
+    if (group_ != nullptr) group_->busy(false);
+  }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  ProcessGroup* group_;
+};
+
+// The message of an error for the user.
 inline std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -26,6 +42,8 @@ inline std::string message_of(const std::exception_ptr& error) {
   }
 }
 
+// A request to stop a run: from the program, or after an error that leaves the weights intact. Ranks combine their
+// requests, so the answer is the same on every rank.
 class StopRequest {
  public:
   // `flag` may be null.

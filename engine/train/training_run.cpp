@@ -10,11 +10,11 @@
 
 #include "dp/error.h"
 #include "dp/shell.h"
-#include "engine/train/busy.h"
 #include "engine/train/data_identity.h"
 #include "engine/train/passes.h"
-#include "engine/train/record/environment_record.h"
 #include "engine/train/record/records.h"
+#include "engine/train/record/run_config.h"
+#include "engine/train/stop_request.h"
 
 namespace dp {
 

@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "dp/trainer.h"
-#include "engine/base/atomic_text.h"
+#include "engine/base/files.h"
 #include "engine/train/bad_images.h"
-#include "engine/train/meter.h"
+#include "engine/train/passes.h"
 #include "engine/train/record/run_folder.h"
 #include "engine/train/report/predictions.h"
 #include "engine/train/restore.h"
 #include "engine/train/stop_request.h"
-#include "kernels/host/memory.h"
+#include "kernels/device/host/memory.h"
 
 namespace dp {
 

@@ -11,15 +11,14 @@
 #include "dp/error.h"
 #include "dp/report.h"
 #include "engine/base/text.h"
-#include "engine/train/busy.h"
 #include "engine/train/data_identity.h"
 #include "engine/train/host_memory.h"
 #include "engine/train/passes.h"
-#include "engine/train/record/environment_record.h"
 #include "engine/train/record/records.h"
 #include "engine/train/record/run_config.h"
 #include "engine/train/restore.h"
 #include "engine/train/start.h"
+#include "engine/train/stop_request.h"
 #include "engine/train/training_run.h"
 
 namespace dp {

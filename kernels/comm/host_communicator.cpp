@@ -2,11 +2,247 @@
 
 #include <algorithm>
 #include <cstring>
+#include <string>
+#include <type_traits>
 
-#include "kernels/comm/tree_sum.h"
-#include "kernels/host/host_stream.h"
+#include "dp/error.h"
+#include "kernels/comm/wire.h"
+#include "kernels/device/backend.h"
+#include "kernels/device/host/host_stream.h"
 
 namespace dp::kernels {
+
+void HostLink::reserve(std::size_t bytes) {
+  for (Slot& slot : slots_)
+    if (slot.memory == nullptr || slot.memory->bytes() < bytes) slot.memory = sender_.allocate(bytes);
+}
+
+bool HostLink::put(const void* data, std::size_t bytes) {
+  const std::uint64_t number = sent_.load(std::memory_order_relaxed);
+  if (number - received_.load(std::memory_order_acquire) == kSlots) return false;
+  Slot& to = slot(number);
+  if (to.memory == nullptr || to.memory->bytes() < bytes)
+    throw Error(ErrorCode::device,
+                "a pipeline stage sends " + std::to_string(bytes) + " bytes, for which no memory was reserved");
+  std::memcpy(to.memory->data(), data, bytes);
+  to.bytes = bytes;
+  sent_.store(number + 1, std::memory_order_release);
+  return true;
+}
+
+bool HostLink::take(void* data, std::size_t bytes) {
+  const std::uint64_t number = received_.load(std::memory_order_relaxed);
+  if (sent_.load(std::memory_order_acquire) == number) return false;
+  const Slot& from = slot(number);
+  if (from.bytes != bytes)
+    throw Error(ErrorCode::device, "a pipeline stage expects " + std::to_string(bytes) +
+                                       " bytes, but its neighbour has sent " + std::to_string(from.bytes));
+  std::memcpy(data, from.memory->data(), bytes);
+  received_.store(number + 1, std::memory_order_release);
+  return true;
+}
+
+void HostLink::send(const void* data, std::size_t bytes, Stream& stream) {
+  static_cast<HostStream&>(stream).submit(Task([this, data, bytes] { return put(data, bytes); }));
+}
+
+void HostLink::receive(void* data, std::size_t bytes, Stream& stream) {
+  static_cast<HostStream&>(stream).submit(Task([this, data, bytes] { return take(data, bytes); }));
+}
+
+namespace {
+
+// Elements per piece (2 KiB). The parts are still in the L1 cache when the sum overwrites them. memcpy stays below the
+// size from which it uses string instructions, which halve the speed here.
+template <typename T>
+constexpr std::int64_t kPiece = 2048 / sizeof(T);
+
+template <typename T>
+using SumOf = std::conditional_t<std::is_same_v<T, BFloat16>, float, T>;
+
+template <int Begin, int End, typename T>
+inline SumOf<T> tree(const T* const* parts, std::int64_t i) {
+  if constexpr (End - Begin == 1 && std::is_same_v<T, BFloat16>) {
+    return to_float(parts[Begin][i]);
+  } else if constexpr (End - Begin == 1) {
+    return parts[Begin][i];
+  } else {
+    constexpr int middle = tree_split(Begin, End);
+    return tree<Begin, middle>(parts, i) + tree<middle, End>(parts, i);
+  }
+}
+
+template <int Ranks, typename T>
+void sum_of(std::span<void* const> parts, std::int64_t begin, std::int64_t count, SumOf<T>* __restrict sum) {
+  const T* heads[Ranks];
+  for (std::size_t rank = 0; rank < Ranks; ++rank) heads[rank] = static_cast<const T*>(parts[rank]) + begin;
+  for (std::int64_t i = 0; i < count; ++i) sum[i] = tree<0, Ranks>(heads, i);
+}
+
+// The tree over a range of ranks depends on their number, not on the first rank.
+template <typename T>
+void sum_piece(std::span<void* const> parts, std::int64_t begin, std::int64_t count, SumOf<T>* sum) {
+  switch (parts.size()) {
+    case 1: return sum_of<1, T>(parts, begin, count, sum);
+    case 2: return sum_of<2, T>(parts, begin, count, sum);
+    case 3: return sum_of<3, T>(parts, begin, count, sum);
+    case 4: return sum_of<4, T>(parts, begin, count, sum);
+    case 8: return sum_of<8, T>(parts, begin, count, sum);
+    default: break;
+  }
+  const auto middle = static_cast<std::size_t>(tree_split(0, static_cast<int>(parts.size())));
+  alignas(64) SumOf<T> right[kPiece<SumOf<T>>];
+  sum_piece<T>(parts.first(middle), begin, count, sum);
+  sum_piece<T>(parts.subspan(middle), begin, count, right);
+  for (std::int64_t i = 0; i < count; ++i) sum[i] += right[i];
+}
+
+}  // namespace
+
+template <typename T>
+void tree_sum(std::span<void* const> parts, std::span<void* const> outs, Range range, int threads) {
+  constexpr std::int64_t kLength = kPiece<SumOf<T>>;
+  const std::int64_t pieces = (range.size() + kLength - 1) / kLength;
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+  for (std::int64_t piece = 0; piece < pieces; ++piece) {
+    alignas(64) SumOf<T> sum[kLength];
+    const std::int64_t begin = range.begin + piece * kLength;
+    const std::int64_t count = std::min(kLength, range.end - begin);
+    sum_piece<T>(parts, begin, count, sum);
+    const void* result = sum;
+    [[maybe_unused]] alignas(64) T rounded[kLength];
+    if constexpr (!std::is_same_v<T, SumOf<T>>) {
+      for (std::int64_t i = 0; i < count; ++i) rounded[i] = from_float<T>(sum[i]);
+      result = rounded;
+    }
+    for (void* const out : outs)
+      std::memcpy(static_cast<T*>(out) + begin, result, static_cast<std::size_t>(count) * sizeof(T));
+  }
+}
+
+template void tree_sum<float>(std::span<void* const>, std::span<void* const>, Range, int);
+template void tree_sum<double>(std::span<void* const>, std::span<void* const>, Range, int);
+template void tree_sum<BFloat16>(std::span<void* const>, std::span<void* const>, Range, int);
+
+void HostCollectives::set_summands(int summands, std::int64_t stride) {
+  summands_ = summands;
+  stride_ = stride;
+}
+
+void HostCollectives::broadcast(void* data, std::int64_t count, DType type, int root, Stream& stream) {
+  enqueue_typed(Collective::broadcast, data, count, type, root, stream);
+}
+void HostCollectives::reduce(void* data, std::int64_t count, DType type, int root, Stream& stream) {
+  enqueue_typed(Collective::reduce, data, count, type, root, stream);
+}
+void HostCollectives::all_reduce(void* data, std::int64_t count, DType type, Stream& stream) {
+  enqueue_typed(Collective::all_reduce, data, count, type, 0, stream);
+}
+void HostCollectives::reduce_scatter(void* data, std::int64_t count, DType type, Stream& stream) {
+  enqueue_typed(Collective::reduce_scatter, data, count, type, 0, stream);
+}
+void HostCollectives::all_gather(void* data, std::int64_t count, DType type, Stream& stream) {
+  enqueue_typed(Collective::all_gather, data, count, type, 0, stream);
+}
+void HostCollectives::gather(const void* part, void* whole, std::span<const std::size_t> bytes, int root,
+                             Stream& stream) {
+  enqueue_parts(Collective::gather, whole, const_cast<void*>(part), bytes, root, stream);
+}
+void HostCollectives::scatter(const void* whole, void* part, std::span<const std::size_t> bytes, int root,
+                              Stream& stream) {
+  enqueue_parts(Collective::scatter, const_cast<void*>(whole), part, bytes, root, stream);
+}
+
+void HostCollectives::enqueue_typed(Collective kind, void* data, std::int64_t count, DType type, int root,
+                                    Stream& stream) {
+  check_root(root);
+  if (count < 0 || (type != DType::f32 && type != DType::f64 && type != DType::bf16))
+    throw Error(ErrorCode::usage, "communicator " + name() +
+                                      " supports 0 or more elements of float32, float64 or bfloat16, not " +
+                                      std::to_string(count) + " of " + dp::to_string(type));
+  const int summands = is_sum(kind) ? summands_ : 1;
+  if (size_ > 1 || summands > 1) enqueue({kind, type, root, count, 0, summands}, data, nullptr, {}, stream);
+}
+
+void HostCollectives::all_gather_parts(void* whole, std::size_t bytes, Stream& stream) {
+  if (size_ == 1 || bytes == 0) return;
+  enqueue({Collective::all_gather_parts, DType::u8, 0, static_cast<std::int64_t>(bytes) * size_, 0, 1}, whole, nullptr,
+          {}, stream);
+}
+
+void HostCollectives::enqueue_parts(Collective kind, void* whole, void* part, std::span<const std::size_t> bytes,
+                                    int root, Stream& stream) {
+  check_root(root);
+  if (bytes.size() != static_cast<std::size_t>(size_))
+    throw Error(ErrorCode::usage, "gather and scatter over " + std::to_string(size_) +
+                                      " ranks need as many sizes, not " + std::to_string(bytes.size()));
+  if (size_ == 1) {
+    const bool gathers = kind == Collective::gather;
+    return stream.copy(gathers ? whole : part, gathers ? part : whole, bytes[0]);
+  }
+  CollectiveCall call{kind, DType::u8, root, 0, kEmptyPartsHash, 1};
+  for (const std::size_t size : bytes) {
+    call.count += static_cast<std::int64_t>(size);
+    call.parts_hash = hash_part(call.parts_hash, size);
+  }
+  enqueue(call, whole, part, bytes, stream);
+}
+
+void HostCollectives::check_root(int root) const {
+  if (root < 0 || root >= size_)
+    throw Error(ErrorCode::usage, "rank " + std::to_string(root) + " is not one of the " + std::to_string(size_) +
+                                      " ranks of communicator " + name() + "; name a root from 0 to " +
+                                      std::to_string(size_ - 1));
+}
+
+CallBoard::CallBoard(std::string name, int size)
+    : name_(std::move(name)), own_lines_(static_cast<std::size_t>(size)), ranks_(own_lines_) {}
+
+CallBoard::CallBoard(std::string name, int size, void* lines, std::shared_ptr<void> memory,
+                     std::unique_ptr<PeerMemory> peers)
+    : name_(std::move(name)),
+      memory_(std::move(memory)),
+      peers_(std::move(peers)),
+      ranks_(static_cast<Line*>(lines), static_cast<std::size_t>(size)) {}
+
+bool CallBoard::announce(int rank, std::uint64_t number, const CollectiveCall& call, void* data) {
+  Line& mine = line(rank);
+  if (number >= mine.known_left + kSlots) {
+    mine.known_left = number;
+    for (const Line& other : ranks_)
+      mine.known_left = std::min(mine.known_left, other.left.load(std::memory_order_acquire));
+    if (number >= mine.known_left + kSlots) return false;
+  }
+  SharedPlace place;
+  if (peers_ != nullptr && data != nullptr) {
+    place = find_shared(data);
+    if (place.file < 0 && call.count > 0)
+      throw Error(ErrorCode::usage, "communicator " + name_ + ": the data of " + to_string(call) +
+                                        " is not in shared memory, so other processes cannot read it; allocate it with "
+                                        "the replica's context");
+  }
+  mine.slots[number % kSlots] = {call, data, place};
+  mine.announced.store(number + 1, std::memory_order_release);
+  return true;
+}
+
+void* CallBoard::data(int rank, std::uint64_t number) const {
+  const Slot& slot = line(rank).slots[number % kSlots];
+  return peers_ == nullptr || slot.place.file < 0 ? slot.data : peers_->at(rank, slot.place);
+}
+
+bool CallBoard::met(int rank, int other, std::uint64_t number) const {
+  if (line(other).announced.load(std::memory_order_acquire) <= number) return false;
+  const CollectiveCall& mine = line(rank).slots[number % kSlots].call;
+  const CollectiveCall& theirs = line(other).slots[number % kSlots].call;
+  require_same_call(name_, number, rank, mine, other, theirs);
+  return true;
+}
+
+bool CallBoard::all_finished(std::uint64_t number) const {
+  return std::all_of(ranks_.begin(), ranks_.end(),
+                     [number](const Line& one) { return one.finished.load(std::memory_order_acquire) > number; });
+}
 
 // Announces the call, waits for the ranks whose memory it needs, performs this rank's share, and waits until no other
 // rank needs this rank's memory.

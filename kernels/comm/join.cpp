@@ -6,9 +6,9 @@
 #include <string>
 
 #include "kernels/comm/host_communicator.h"
+#include "kernels/comm/mpi/mpi_plugin.h"
 #include "kernels/comm/wire_communicator.h"
-#include "kernels/host/shared_memory.h"
-#include "kernels/mpi_plugin.h"
+#include "kernels/device/host/shared_memory.h"
 
 namespace dp::kernels {
 namespace {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <string_view>
 
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 
 namespace dp::kernels {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend.h"
 #include "kernels/comm/collective_call.h"
+#include "kernels/device/backend.h"
 
 namespace dp::kernels {
 

@@ -1,19 +1,66 @@
+// A communicator over a wire to other processes. A thread of its own makes the calls while the replica computes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <span>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "kernels/comm/host_communicator.h"
+#include "kernels/comm/wire.h"
+#include "kernels/device/host/host_context.h"
+#include "kernels/device/host/host_stream.h"
+
+namespace dp::kernels {
+
+// A thread that runs a communicator's calls in order while the replica computes.
+// Destroy it before the context that owns `group`. When the context fails, the thread stops using the context's memory
+// before the failure is reported.
+class CommunicationThread final : private Halted {
+ public:
+  CommunicationThread(std::unique_ptr<Wire> wire, StreamGroup& group);
+  ~CommunicationThread() override;
+
+  // The slot of the next call. Fill it in, then call enqueue(). All calls must use one stream.
+  WireJob& next() { return slot(issued_); }
+  void enqueue(HostStream& stream);
+
+ private:
+  struct Call {
+    CommunicationThread* thread;
+    std::uint64_t number;
+    bool posted = false;
+    bool operator()() { return thread->attempt(*this); }
+  };
+  // A stream queues at most kQueuedTasks calls, hence the slot of an older call is free.
+  static constexpr std::uint64_t kSlots = 2 * kQueuedTasks;
+  WireJob& slot(std::uint64_t number) { return jobs_[number % kSlots]; }
+  bool attempt(Call& call);
+  void halt() noexcept override;
+  void ring();
+  void serve();
+  void carry_out(WireJob& job);
+
+  const std::unique_ptr<Wire> wire_;
+  StreamGroup& group_;
+  Halt halt_;
+  std::vector<WireJob> jobs_;
+  std::uint64_t issued_ = 0;
+  std::atomic<std::uint64_t> posted_{0}, done_{0};  // calls that the stream has reached; calls that are done
+  std::atomic<std::uint32_t> bell_{0};              // incremented to wake the thread
+  std::atomic<bool> busy_{false}, quit_{false}, failed_{false};
+  std::exception_ptr failure_;  // written once, before failed_
+  std::thread thread_;
+};
+
 // A communicator between processes. A Wire carries its calls, on a communication thread.
 //
 // All collectives of one handle use one stream, in the same order on all ranks; sets of handles are independent. The
 // memory passed to a call must stay valid until the call is done, the context has failed, or the handle is destroyed.
-#pragma once
-
-#include <memory>
-#include <span>
-#include <string>
-
-#include "kernels/comm/communication_thread.h"
-#include "kernels/comm/host_collectives.h"
-#include "kernels/host/host_context.h"
-
-namespace dp::kernels {
-
 class WireCommunicator final : public HostCollectives {
  public:
   WireCommunicator(std::unique_ptr<Wire> wire, HostContext& context);

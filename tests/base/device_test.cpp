@@ -6,7 +6,7 @@
 #include "dp/default_devices.h"
 #include "dp/error.h"
 #include "engine/base/available_memory.h"
-#include "kernels/plugin.h"
+#include "kernels/device/plugin.h"
 #include "support/catch.h"
 #include "support/fake_system.h"
 

@@ -14,7 +14,7 @@
 
 #include "dp/error.h"
 #include "dp/standard_descriptors.h"
-#include "engine/base/atomic_text.h"
+#include "engine/base/files.h"
 #include "support/catch.h"
 #include "support/refusal.h"
 #include "support/temporary_folder.h"

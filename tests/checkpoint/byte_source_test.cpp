@@ -1,12 +1,12 @@
 // The inputs of the parsers: bytes in memory and files that change while they are read.
-#include "engine/checkpoint/byte_source.h"
+#include "engine/checkpoint/safetensors.h"
 
 #include <cerrno>
 #include <new>
 
 #include "checkpoint/files_support.h"
 #include "checkpoint/scoped_file_ops.h"
-#include "engine/checkpoint/safetensors_header.h"
+#include "engine/checkpoint/safetensors.h"
 #include "support/catch.h"
 
 using namespace dp::test;

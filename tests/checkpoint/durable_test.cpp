@@ -1,5 +1,5 @@
 // Creation and removal of files and folders, their names and their sync.
-#include "engine/base/durable.h"
+#include "engine/base/files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -1,5 +1,5 @@
 // Error texts: one line of ASCII with bounded length, whatever they quote.
-#include "engine/base/fault.h"
+#include "engine/base/files.h"
 
 #include <cerrno>
 

@@ -7,7 +7,6 @@
 #include "checkpoint/files_support.h"
 #include "checkpoint/scoped_file_ops.h"
 #include "engine/checkpoint/checkpoint_folder.h"
-#include "engine/checkpoint/put_in_place.h"
 #include "support/catch.h"
 
 using namespace dp::test;

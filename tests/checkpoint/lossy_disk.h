@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/base/file_ops.h"
+#include "engine/base/files.h"
 
 namespace dp::test {
 

@@ -7,7 +7,7 @@
 #include "checkpoint/files_support.h"
 #include "checkpoint/hostile_corpus.h"
 #include "checkpoint/memory_peak.h"
-#include "engine/checkpoint/safetensors_header.h"
+#include "engine/checkpoint/safetensors.h"
 #include "support/catch.h"
 
 using namespace dp::test;

@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "checkpoint/files_support.h"
-#include "engine/checkpoint/safetensors_header.h"
+#include "engine/checkpoint/safetensors.h"
 #include "support/catch.h"
 
 using dp::DType;

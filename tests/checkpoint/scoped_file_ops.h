@@ -1,6 +1,6 @@
 #pragma once
 
-#include "engine/base/file_ops.h"
+#include "engine/base/files.h"
 
 namespace dp::test {
 

@@ -1,5 +1,5 @@
 #include "checkpoint/files_support.h"
-#include "engine/checkpoint/safetensors_header.h"
+#include "engine/checkpoint/safetensors.h"
 #include "support/catch.h"
 
 using namespace dp::test;

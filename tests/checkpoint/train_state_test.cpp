@@ -1,5 +1,5 @@
 // state.json: its text, its required and optional fields, and the limits of each.
-#include "engine/checkpoint/train_state.h"
+#include "engine/checkpoint/checkpoint.h"
 
 #include <cmath>
 #include <limits>

@@ -1,5 +1,5 @@
 // How ranks describe, announce and compare their collective calls.
-#include "kernels/comm/call_board.h"
+#include "kernels/comm/host_communicator.h"
 
 #include <unistd.h>
 

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 #include "support/summands.h"
 
 namespace dp::test {

@@ -1,5 +1,5 @@
 // The link between two pipeline stages in host memory.
-#include "kernels/comm/host_link.h"
+#include "kernels/comm/host_communicator.h"
 
 #include <cstring>
 

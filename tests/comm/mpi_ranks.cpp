@@ -8,8 +8,8 @@
 #include "comm/conformance.h"
 #include "host/rank_group.h"
 #include "kernels/comm/join.h"
+#include "kernels/comm/mpi/mpi_plugin.h"
 #include "kernels/comm/wire_communicator.h"
-#include "kernels/mpi_plugin.h"
 
 namespace dp::test {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "host/rank_group.h"
 #include "kernels/comm/wire_communicator.h"
-#include "kernels/host/cores.h"
+#include "kernels/device/host/cores.h"
 #include "support/catch.h"
 #include "support/refusal.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "host/rank_group.h"
-#include "kernels/comm/tree_sum.h"
+#include "kernels/comm/host_communicator.h"
 #include "kernels/comm/wire_communicator.h"
 
 namespace dp::test {

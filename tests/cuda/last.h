@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/runtime/tensor_layout.h"
+#include "kernels/device/cuda/tensor_layout.h"
 
 namespace dp::test {
 

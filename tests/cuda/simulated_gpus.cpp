@@ -2,12 +2,12 @@
 
 #include <cstdlib>
 
-#include "kernels/cuda/comm/nccl_api.h"
-#include "kernels/cuda/comm/peers.h"
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/runtime/owner.h"
-#include "kernels/cuda/vendor/libraries.h"
-#include "kernels/plugin.h"
+#include "kernels/comm/nccl/nccl_api.h"
+#include "kernels/comm/p2p/peers.h"
+#include "kernels/device/cuda/cuda_backend.h"
+#include "kernels/device/cuda/libraries/libraries.h"
+#include "kernels/device/cuda/owner.h"
+#include "kernels/device/plugin.h"
 #include "support/catch.h"
 #include "support/tested_kinds.h"
 

@@ -1,5 +1,5 @@
 // Files that people give by mistake are recognised.
-#include "data/formats/file_kind.h"
+#include "data/formats/rgb_image.h"
 
 #include <string>
 

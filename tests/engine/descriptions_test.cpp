@@ -4,7 +4,7 @@
 
 #include "engine/pipeline/pipelined.h"
 #include "engine/replica/memory_room.h"
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 #include "support/catch.h"
 
 using namespace dp;

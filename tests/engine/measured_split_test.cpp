@@ -1,7 +1,7 @@
 // measure_split() on devices with little memory, and where it is not allowed.
 #include "dp/error.h"
 #include "dp/process_group.h"
-#include "kernels/host/memory.h"
+#include "kernels/device/host/memory.h"
 #include "support/catch.h"
 #include "support/fake_system.h"
 #include "support/training.h"

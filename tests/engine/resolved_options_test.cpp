@@ -7,7 +7,7 @@
 
 #include "dp/error.h"
 #include "dp/process_group.h"
-#include "kernels/communicator.h"
+#include "kernels/comm/communicator.h"
 #include "support/catch.h"
 #include "support/training.h"
 

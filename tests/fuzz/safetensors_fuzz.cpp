@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "dp/error.h"
-#include "engine/checkpoint/safetensors_header.h"
+#include "engine/checkpoint/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   dp::MemorySource source("input", std::as_bytes(std::span(data, size)));

@@ -1,5 +1,5 @@
 // The limits on cores and threads: CPU quotas of control groups v1 and v2, and OpenMP's.
-#include "kernels/host/core_limits.h"
+#include "kernels/device/host/cores.h"
 
 #include <omp.h>
 

@@ -1,4 +1,4 @@
-#include "kernels/host/cores.h"
+#include "kernels/device/host/cores.h"
 
 #include <fcntl.h>
 #include <omp.h>

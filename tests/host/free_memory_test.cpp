@@ -1,7 +1,7 @@
 // The limits of host memory: the machine, and control groups v1 and v2.
 #include <map>
 
-#include "kernels/host/free_memory.h"
+#include "kernels/device/host/memory.h"
 #include "support/catch.h"
 #include "support/fake_system.h"
 

@@ -1,4 +1,4 @@
-#include "kernels/host/memory.h"
+#include "kernels/device/host/memory.h"
 
 #include <pthread.h>
 #include <sys/resource.h>
@@ -14,7 +14,7 @@
 
 #include "dp/error.h"
 #include "host/rank_group.h"
-#include "kernels/host/shared_memory.h"
+#include "kernels/device/host/shared_memory.h"
 #include "support/catch.h"
 #include "support/fake_system.h"
 

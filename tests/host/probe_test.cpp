@@ -4,8 +4,7 @@
 #include <filesystem>
 
 #include "dp/device.h"
-#include "kernels/library_name.h"
-#include "kernels/plugin.h"
+#include "kernels/device/plugin.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 

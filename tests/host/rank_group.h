@@ -12,8 +12,7 @@
 
 #include "dp/error.h"
 #include "kernels/comm/host_communicator.h"
-#include "kernels/host/host_context.h"
-#include "kernels/host/host_op.h"
+#include "kernels/device/host/host_context.h"
 
 namespace dp::test {
 

@@ -1,4 +1,4 @@
-#include "kernels/host/host_stream.h"
+#include "kernels/device/host/host_stream.h"
 
 #include <cstring>
 #include <numeric>

@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "host/rank_group.h"
-#include "kernels/trace_ring.h"
+#include "kernels/device/trace_ring.h"
 #include "support/catch.h"
 
 using namespace dp;

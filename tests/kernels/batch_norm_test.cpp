@@ -106,7 +106,7 @@ TEST_CASE("the variance has four digits even if all values that the pivot is cho
   Random random(59, RandomUse::synthetic);
   HostTensor x = random_tensor({4, 5, 20, 30}, random);
   for (std::size_t channel = 0; channel < 5; ++channel)
-    for (const std::size_t part : {16, 48, 81}) {  // pivots_of() in batch_norm_moments.cu
+    for (const std::size_t part : {16, 48, 81}) {  // pivots_of() in norm/cuda_reduce.cu
       const std::size_t row = 2400 * part / 97;
       x.values[(row / 600 * 5 + channel) * 600 + row % 600] = 4096;
     }

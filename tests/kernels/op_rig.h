@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 #include "kernels/host_tensor.h"
 #include "support/tested_kinds.h"
 

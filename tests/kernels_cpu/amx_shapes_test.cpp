@@ -1,7 +1,7 @@
 // How AmxBackwardWeights packs its operands: numbers that need no AMX.
 #include <algorithm>
 
-#include "kernels/cpu/conv/amx_pack.h"
+#include "kernels/conv/cpu_amx.h"
 #include "kernels/layer_calls.h"
 #include "support/catch.h"
 

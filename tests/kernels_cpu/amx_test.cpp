@@ -1,10 +1,10 @@
 // Tests weight and data gradients that are computed with AMX tiles, for each kind of shape that the kernels handle
 // differently.
-#include "kernels/cpu/announce.h"
-#include "kernels/cpu/bfloat16/bfloat16_support.h"
-#include "kernels/cpu/conv/amx_weights.h"
-#include "kernels/cpu/conv/flipped_data.h"
-#include "kernels/cpu/cpu_layout.h"
+#include "kernels/conv/cpu_amx.h"
+#include "kernels/conv/cpu_flipped_data.h"
+#include "kernels/device/cpu/announce.h"
+#include "kernels/device/cpu/bfloat16.h"
+#include "kernels/device/cpu/cpu_layout.h"
 #include "kernels/layer_calls.h"
 #include "support/catch.h"
 

@@ -1,11 +1,11 @@
 // Facts of the CPU backend: its library, its types, the measured rates.
-#include "kernels/cpu/cpu_backend.h"
+#include "kernels/device/cpu/cpu_backend.h"
 
 #include <cstdlib>
 #include <dnnl.hpp>
 
 #include "dp/error.h"
-#include "kernels/cpu/dnnl_op.h"
+#include "kernels/device/cpu/dnnl_op.h"
 #include "support/catch.h"
 #include "support/emulated_bfloat16.h"
 

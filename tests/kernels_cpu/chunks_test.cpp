@@ -4,8 +4,8 @@
 
 #include "dp/random.h"
 #include "dp/tensor.h"
-#include "kernels/cpu/cpu_layout.h"
-#include "kernels/cpu/linear_chunks.h"
+#include "kernels/device/cpu/cpu_layout.h"
+#include "kernels/linear/cpu_chunks.h"
 #include "support/catch.h"
 #include "support/tensor_errors.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "dp/random.h"
-#include "kernels/cpu/cpu_layout.h"
+#include "kernels/device/cpu/cpu_layout.h"
 
 namespace dp::test {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dp/tensor.h"
-#include "kernels/cpu/cpu_op.h"
+#include "kernels/device/cpu/cpu_op.h"
 #include "kernels/step_state.h"
 
 namespace dp::test {

@@ -2,7 +2,7 @@
 #include <map>
 
 #include "dp/error.h"
-#include "kernels/cpu/cpu_layout.h"
+#include "kernels/device/cpu/cpu_layout.h"
 #include "kernels/op_rig.h"
 #include "support/catch.h"
 

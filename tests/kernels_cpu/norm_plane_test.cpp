@@ -1,5 +1,5 @@
 // The parts of batch normalisation that work on one plane, and the merging of moments.
-#include "kernels/cpu/norm/batch_norm_plane.h"
+#include "kernels/norm/cpu_plane.h"
 
 #include <omp.h>
 
@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "dp/random.h"
-#include "kernels/cpu/announce.h"
-#include "kernels/cpu/lanes.h"
+#include "kernels/device/cpu/announce.h"
+#include "kernels/device/cpu/lanes.h"
 #include "support/catch.h"
 
 namespace {

@@ -1,6 +1,6 @@
 // Batch normalisation and average pools with several thread counts, in layouts that no convolution may produce on this
 // processor.
-#include "kernels/cpu/cpu_layout.h"
+#include "kernels/device/cpu/cpu_layout.h"
 #include "kernels/layer_calls.h"
 #include "kernels/norm_calls.h"
 #include "support/catch.h"

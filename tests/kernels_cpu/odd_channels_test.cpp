@@ -2,8 +2,8 @@
 // layout of the images.
 #include <cmath>
 
-#include "kernels/cpu/cpu_layout.h"
-#include "kernels/cpu/cpu_op.h"
+#include "kernels/device/cpu/cpu_layout.h"
+#include "kernels/device/cpu/cpu_op.h"
 #include "kernels/layer_calls.h"
 #include "kernels_cpu/tagged.h"
 #include "support/catch.h"

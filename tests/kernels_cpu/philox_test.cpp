@@ -1,6 +1,6 @@
-#include "kernels/cpu/philox_lanes.h"
+#include "kernels/device/cpu/lanes.h"
 
-#include "kernels/cpu/dropout_plane.h"
+#include "kernels/elementwise/cpu_dropout_plane.h"
 #include "support/catch.h"
 
 TEST_CASE("sixteen vectorised Philox streams equal sixteen calls of dp::dropout_words") {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "dp/random.h"
-#include "kernels/cpu/pool/max_pool_plane.h"
+#include "kernels/pool/cpu_plane.h"
 #include "support/catch.h"
 
 namespace {

@@ -4,8 +4,8 @@
 
 #include "dp/error.h"
 #include "dp/random.h"
-#include "kernels/cpu/announce.h"
-#include "kernels/cpu/cpu_op.h"
+#include "kernels/device/cpu/announce.h"
+#include "kernels/device/cpu/cpu_op.h"
 #include "kernels/low_float.h"
 #include "kernels_cpu/tagged.h"
 #include "support/catch.h"

@@ -8,12 +8,11 @@
 #include <vector>
 
 #include "dp/tensor.h"
-#include "kernels/cpu/bfloat16/bfloat16_support.h"
-#include "kernels/cpu/conv/amx_weights.h"
-#include "kernels/cpu/conv/flipped_data.h"
-#include "kernels/cpu/conv/winograd_conv.h"
-#include "kernels/cpu/dnnl_compat.h"
-#include "kernels/cpu/dnnl_op.h"
+#include "kernels/conv/cpu_amx.h"
+#include "kernels/conv/cpu_flipped_data.h"
+#include "kernels/conv/cpu_winograd.h"
+#include "kernels/device/cpu/bfloat16.h"
+#include "kernels/device/cpu/dnnl_op.h"
 #include "kernels/layer_calls.h"
 #include "support/catch.h"
 

@@ -1,7 +1,7 @@
 // Descriptors of float32 tensors for the tests of convolutions.
 #pragma once
 
-#include "kernels/cpu/cpu_layout.h"
+#include "kernels/device/cpu/cpu_layout.h"
 #include "kernels/ops.h"
 
 namespace dp::test {

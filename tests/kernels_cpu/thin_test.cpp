@@ -4,8 +4,8 @@
 
 #include "dp/random.h"
 #include "dp/tensor.h"
-#include "kernels/cpu/conv/conv_thin.h"
-#include "kernels/cpu/cpu_layout.h"
+#include "kernels/conv/cpu_thin.h"
+#include "kernels/device/cpu/cpu_layout.h"
 #include "support/catch.h"
 #include "support/tensor_errors.h"
 

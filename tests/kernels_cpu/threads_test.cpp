@@ -7,10 +7,10 @@
 #include <iterator>
 #include <thread>
 
-#include "kernels/cpu/announce.h"
-#include "kernels/cpu/conv/winograd_conv.h"
-#include "kernels/cpu/linear_chunks.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/conv/cpu_winograd.h"
+#include "kernels/device/cpu/announce.h"
+#include "kernels/device/cpu/parallel.h"
+#include "kernels/linear/cpu_chunks.h"
 #include "kernels_cpu/cpu_case.h"
 #include "kernels_cpu/tagged.h"
 #include "support/catch.h"

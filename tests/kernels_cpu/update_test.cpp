@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "dp/random.h"
-#include "kernels/cpu/cpu_op.h"
+#include "kernels/device/cpu/cpu_op.h"
 #include "kernels/low_float.h"
 #include "kernels/step_state.h"
 #include "support/catch.h"

@@ -1,5 +1,5 @@
 // An op by float32 copies of its bfloat16 arguments.
-#include "kernels/cpu/bfloat16/widened_op.h"
+#include "kernels/device/cpu/widened_op.h"
 
 #include <array>
 #include <cstdint>

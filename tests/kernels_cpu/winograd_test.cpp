@@ -1,10 +1,9 @@
 // Which convolutions use Winograd. Our own Winograd, which only some processors use, is called on all.
-#include "kernels/cpu/conv/conv_winograd.h"
+#include "kernels/conv/cpu_winograd.h"
 
-#include "kernels/cpu/announce.h"
-#include "kernels/cpu/conv/winograd_conv.h"
-#include "kernels/cpu/cpu_layout.h"
-#include "kernels/cpu/lanes.h"
+#include "kernels/device/cpu/announce.h"
+#include "kernels/device/cpu/cpu_layout.h"
+#include "kernels/device/cpu/lanes.h"
 #include "kernels/layer_calls.h"
 #include "kernels_cpu/tagged.h"
 #include "support/catch.h"

@@ -81,8 +81,8 @@ TEST_CASE("law 3: kernels and data include dp, and the engine includes all three
   CHECK(found(dp::test::check_edges,
               {{"engine/plan/plan.cpp",
                 "#include \"engine/plan/plan.h\"\n#include \"kernels/ops.h\"\n#include \"data/x.h\"\n"},
-               {"kernels/cuda/conv.cu", "#include \"device_code.h\"\n#include \"ptx.h\"\n"},
-               {"kernels/cpu/conv.cpp", "#include \"kernels/ops.h\"\n#include \"dp/error.h\"\n#include <dnnl.hpp>\n"},
+               {"kernels/conv/cuda_gemm.cu", "#include \"device_code.h\"\n#include \"ptx.h\"\n"},
+               {"kernels/conv/cpu.cpp", "#include \"kernels/ops.h\"\n#include \"dp/error.h\"\n#include <dnnl.hpp>\n"},
                {"tests/base/t.cpp", "#include \"support/catch.h\"\n"}})
             .empty());
   CHECK(found(dp::test::check_edges, {{"benchmarks/b.cpp", "#include \"data/idx.h\"\n"},
@@ -90,10 +90,10 @@ TEST_CASE("law 3: kernels and data include dp, and the engine includes all three
                                       {"engine/a.cpp", "#include \"models/m.h\"\n"},
                                       {"kernels/a.cpp", "#include \"engine/plan.h\"\n"},
                                       {"kernels/b.cpp", "#include <data/a.h>\n"},
-                                      {"kernels/cpu/b.cpp", "#include \"device_code.h\"\n"},
-                                      {"kernels/cpu/c.cpp", "#include \"c.h\"\n"}}) ==
+                                      {"kernels/conv/b.cpp", "#include \"device_code.h\"\n"},
+                                      {"kernels/conv/c.cpp", "#include \"c.h\"\n"}}) ==
         Where{"benchmarks/b.cpp:1", "data/a.cpp:1", "engine/a.cpp:1", "kernels/a.cpp:1", "kernels/b.cpp:1",
-              "kernels/cpu/b.cpp:1", "kernels/cpu/c.cpp:1"});
+              "kernels/conv/b.cpp:1", "kernels/conv/c.cpp:1"});
 }
 
 TEST_CASE("law 3: inside the engine each folder includes only folders below it") {
@@ -127,39 +127,42 @@ TEST_CASE("law 3: includes form no cycle") {
         Where{"apps/a/y.h:1"});
 }
 
-TEST_CASE("law 4: CUDA appears in its own folder only and in no #if") {
+TEST_CASE("law 4: CUDA appears in its own files only and in no #if") {
   check_tree(dp::test::check_cuda);
-  CHECK(found(dp::test::check_cuda,
-              {{"engine/a.cpp", "// cudaMalloc(p) <<<1, 2>>>\nauto k = DeviceKind::cuda; probe(\"cuInit(\", R\"x(" +
-                                    conditional("CUDA") +
-                                    ")x\");\n"
-                                    "#if defined(__linux__)\n#endif\nint cut(int); int n = 1'000'000 << 3;\n"},
-               {"tests/cuda/gpus.h", "#pragma once\n"},
-               {"tests/cuda/gpus_test.cpp", "#include \"cuda/gpus.h\"\n"},
-               {"kernels/cuda/k.cu", "#include <cuda_runtime.h>\n__global__ void f();\nvoid g() { f<<<1, 2>>>(); }\n"},
-               {"kernels/cuda/ptx.h", "#if defined(" + kDeviceCode + ")\nasm(\"\");\n#endif\n"},
-               {"tests/host/fake_driver/f.cpp", "int cuInit(unsigned) { return 0; }\n"},
-               {"tests/simulated_cuda/t.cpp", "void f() { cudaFree(0); }\n"}})
-            .empty());
+  CHECK(
+      found(dp::test::check_cuda,
+            {{"engine/a.cpp", "// cudaMalloc(p) <<<1, 2>>>\nauto k = DeviceKind::cuda; probe(\"cuInit(\", R\"x(" +
+                                  conditional("CUDA") +
+                                  ")x\");\n"
+                                  "#if defined(__linux__)\n#endif\nint cut(int); int n = 1'000'000 << 3;\n"},
+             {"tests/cuda/gpus.h", "#pragma once\n"},
+             {"tests/cuda/gpus_test.cpp", "#include \"cuda/gpus.h\"\n"},
+             {"kernels/pool/cuda.cu", "#include <cuda_runtime.h>\n__global__ void f();\nvoid g() { f<<<1, 2>>>(); }\n"},
+             {"kernels/device/cuda/ptx.h", "#if defined(" + kDeviceCode + ")\nasm(\"\");\n#endif\n"},
+             {"kernels/comm/nccl/api.cpp", "void f() { ncclCommDestroy(c); }\n"},
+             {"tests/host/fake_driver/f.cpp", "int cuInit(unsigned) { return 0; }\n"},
+             {"tests/simulated_cuda/t.cpp", "void f() { cudaFree(0); }\n"}})
+          .empty());
   CHECK(found(dp::test::check_cuda, {{"engine/a.cpp", "#include <cuda_runtime.h>\n"},
                                      {"engine/b.cpp", "\nvoid f() { cudaFree(nullptr); }\n"},
                                      {"engine/c.h", "__device__ int f();\n"},
                                      {"engine/d.cpp", "void g() { k<<<1, 2>>>(); }\n"},
                                      {"engine/e.cpp", conditional("DP_WITH_CUDA")},
                                      {"kernels/comm.cpp", "#include <nccl.h>\nvoid f() { ncclCommDestroy(c); }\n"},
-                                     {"kernels/cuda/a_ptx.h", conditional(kDeviceCode, "asm(\"\");\n")},
-                                     {"kernels/cuda/b_ptx.h", conditional(kDeviceCode, "asm(\"\");\n")},
-                                     {"kernels/cuda/k.cu", conditional(kDeviceCode)},
+                                     {"kernels/device/cuda/a_ptx.h", conditional(kDeviceCode, "asm(\"\");\n")},
+                                     {"kernels/device/cuda/b_ptx.h", conditional(kDeviceCode, "asm(\"\");\n")},
+                                     {"kernels/pool/cpu.cpp", "#include <cuda.h>\n"},
+                                     {"kernels/pool/cuda.cu", conditional(kDeviceCode)},
                                      {"tests/host/t.cpp", "int n = cuInit(0);\n"}}) ==
         Where{"engine/a.cpp:1", "engine/b.cpp:2", "engine/c.h:1", "engine/d.cpp:1", "engine/e.cpp:1",
-              "kernels/comm.cpp:1", "kernels/comm.cpp:2", "kernels/cuda/b_ptx.h:1", "kernels/cuda/k.cu:1",
-              "tests/host/t.cpp:1"});
+              "kernels/comm.cpp:1", "kernels/comm.cpp:2", "kernels/device/cuda/b_ptx.h:1", "kernels/pool/cpu.cpp:1",
+              "kernels/pool/cuda.cu:1", "tests/host/t.cpp:1"});
 }
 
-TEST_CASE("law 5: no file is longer than 500 lines") {
+TEST_CASE("law 5: no file is longer than 800 lines") {
   check_tree(dp::test::check_length);
   std::string text;
-  for (int i = 0; i < 500; ++i) text += "int x;\n";
+  for (int i = 0; i < 800; ++i) text += "int x;\n";
   CHECK(found(dp::test::check_length, {{"engine/a.cpp", text}}).empty());
   CHECK(found(dp::test::check_length, {{"engine/a.cpp", text + "\n"}, {"tests/CMakeLists.txt", text + text}}) ==
         Where{"engine/a.cpp", "tests/CMakeLists.txt"});
@@ -219,23 +222,14 @@ TEST_CASE("law 5: a class is in at most two sources") {
         Where{"engine/a.cpp", "kernels/a.cu"});
 }
 
-TEST_CASE("law 5: no folder holds more than 30 sources") {
-  check_tree(dp::test::check_rooms);
-  std::map<std::string, std::string> tree{{"engine/CMakeLists.txt", ""}, {"engine/plan/a.h", ""}};
-  for (int i = 0; i < 30; ++i) tree["engine/" + std::to_string(i) + ".cpp"] = "";
-  CHECK(found(dp::test::check_rooms, tree).empty());
-  tree["engine/one_more.h"] = "";
-  CHECK(found(dp::test::check_rooms, tree) == Where{"engine"});
-}
-
 TEST_CASE("a source tree is read from disk without folders outside the project") {
   const std::filesystem::path root =
       std::filesystem::temp_directory_path() / ("dp_layering_" + std::to_string(std::random_device{}()));
-  std::filesystem::create_directories(root / "kernels/cpu");
+  std::filesystem::create_directories(root / "kernels/conv");
   std::filesystem::create_directories(root / "build/kernels");
-  std::ofstream(root / "kernels/cpu/a.cpp") << "#include \"engine/plan.h\"\n";
+  std::ofstream(root / "kernels/conv/a.cpp") << "#include \"engine/plan.h\"\n";
   std::ofstream(root / "build/kernels/b.cpp") << "#include \"engine/plan.h\"\n";
   const std::vector<Violation> violations = dp::test::check_edges(dp::test::read_tree(root));
   std::filesystem::remove_all(root);
-  CHECK(violations == std::vector<Violation>{{"kernels/cpu/a.cpp:1", "kernels/ may not include engine/plan.h"}});
+  CHECK(violations == std::vector<Violation>{{"kernels/conv/a.cpp:1", "kernels/ may not include engine/plan.h"}});
 }

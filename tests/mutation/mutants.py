@@ -5,6 +5,9 @@ import re
 
 from source_text import Lines, closing, controlled, masked, statements
 
+# The CUDA backend, whose tests are not built here, and the reference, against which the other backends are tested.
+NOT_MUTATED = re.compile(r"kernels/(device/(cuda|reference)|tuning|comm/(p2p|nccl))/|kernels/.*/(cuda|reference)[^/]*$")
+
 # Statements that only report an error. They are removed, but their text is not changed.
 REPORTS = re.compile(r"(?:throw\b|(?:\w+::)*(?:fail|refuse|usage|notice|throw_\w+)\s*\()")
 LOGS = re.compile(r"std::fprintf\s*\(\s*stderr\b|(?:\w+::)*tell\s*\(")

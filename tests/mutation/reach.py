@@ -9,14 +9,14 @@ import re
 import shutil
 import subprocess
 
-from mutants import digest
+from mutants import NOT_MUTATED, digest
 from sandbox import HERE, Failed
 
 # Exact lines need unoptimised code. The loops of SLOW_LOOPS would then take minutes, so that code is compiled with -O1.
 FLAGS = "-g1 -w -fsanitize-coverage=trace-pc -fno-optimize-sibling-calls -fno-inline"
 SLOW_LOOPS = ("kernels/", "data/")
 NEAR = 5  # lines; in optimised code the line table assigns some instructions to neighbouring lines
-NOT_REPORTING = ("kernels/reference/", "kernels/cuda/", "tests/", "benchmarks/")
+NOT_REPORTING = ("tests/", "benchmarks/")
 LIMIT = 600  # seconds of one test
 
 
@@ -91,7 +91,7 @@ class Reach:
         """Compiles and links instrumented product code. Returns the instrumented programs and libraries."""
         sandbox, wanted = self.sandbox, []
         for path, entries in sandbox.compiles.items():
-            if path.startswith(("..", "/", "build") + NOT_REPORTING) or not path.endswith(".cpp"):
+            if path.startswith(("..", "/", "build") + NOT_REPORTING) or NOT_MUTATED.match(path) or not path.endswith(".cpp"):
                 continue
             for _, output in entries:
                 new, old = self.objects / output, sandbox.build / output

@@ -1,5 +1,5 @@
 // What a tracer records, and the text of a replica's timeline.
-#include "engine/observe/trace_text.h"
+#include "engine/observe/tracer.h"
 
 #include <limits>
 

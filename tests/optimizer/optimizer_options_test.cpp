@@ -1,5 +1,5 @@
 // The options of optimizers and schedules: what applies to which kind, its limits, and what each kind needs.
-#include "engine/optimizer/optimizer_options.h"
+#include "engine/optimizer/optimizer.h"
 
 #include <cmath>
 

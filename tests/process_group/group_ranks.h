@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "dp/process_group.h"
-#include "engine/process_group/socket.h"
+#include "engine/process_group/connection.h"
 #include "support/catch.h"
 
 namespace dp::test {

@@ -12,7 +12,6 @@
 #include "engine/process_group/connection.h"
 #include "engine/process_group/coordinator.h"
 #include "engine/process_group/process_group_state.h"
-#include "engine/process_group/token.h"
 #include "process_group/group_ranks.h"
 #include "support/catch.h"
 #include "support/failing.h"

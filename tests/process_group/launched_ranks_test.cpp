@@ -19,7 +19,7 @@
 
 #include "apps/children.h"
 #include "dp/launch.h"
-#include "engine/process_group/socket.h"
+#include "engine/process_group/connection.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 

@@ -1,5 +1,5 @@
 // Output of the ranks, forwarded line by line.
-#include "engine/process_group/line_prefix.h"
+#include "engine/process_group/launcher.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -7,7 +7,7 @@
 #include <csignal>
 #include <string>
 
-#include "engine/base/file_handle.h"
+#include "engine/base/files.h"
 #include "support/catch.h"
 
 using namespace dp;

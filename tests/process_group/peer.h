@@ -11,7 +11,6 @@
 
 #include "engine/process_group/connection.h"
 #include "engine/process_group/coordinator.h"
-#include "engine/process_group/socket.h"
 #include "process_group/group_ranks.h"
 #include "support/patience.h"
 

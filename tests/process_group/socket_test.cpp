@@ -1,5 +1,5 @@
 // Sockets of process groups: their options, and the errors of listening and connecting.
-#include "engine/process_group/socket.h"
+#include "engine/process_group/connection.h"
 
 #include <fcntl.h>
 #include <netinet/in.h>

@@ -1,5 +1,5 @@
-// Compares the declarations of kernels/cuda/vendor/cublaslt_api.h with cuBLASLt's own header.
-#include "kernels/cuda/vendor/cublaslt_api.h"
+// Compares the declarations of kernels/device/cuda/libraries/cublaslt.h with cuBLASLt's own header.
+#include "kernels/device/cuda/libraries/cublaslt.h"
 
 #include <cublasLt.h>
 

@@ -1,5 +1,5 @@
-// Compares the declarations of kernels/cuda/vendor/cudnn/cudnn_api.h with cuDNN's own header.
-#include "kernels/cuda/vendor/cudnn/cudnn_api.h"
+// Compares the declarations of kernels/device/cuda/libraries/cudnn_api.h with cuDNN's own header.
+#include "kernels/device/cuda/libraries/cudnn_api.h"
 
 #include <cudnn.h>
 

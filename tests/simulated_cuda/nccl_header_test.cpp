@@ -1,9 +1,9 @@
-// Compares the declarations of kernels/cuda/comm/nccl_api.h with NCCL's own header.
+// Compares the declarations of kernels/comm/nccl/nccl_api.h with NCCL's own header.
 #include <nccl.h>
 
 #include <type_traits>
 
-#include "kernels/cuda/comm/nccl_api.h"
+#include "kernels/comm/nccl/nccl_api.h"
 #include "support/catch.h"
 
 namespace dp::test {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "dp/error.h"
-#include "kernels/cuda/runtime/check.h"
-#include "kernels/cuda/runtime/owner.h"
+#include "kernels/device/cuda/check.h"
+#include "kernels/device/cuda/owner.h"
 #include "simulated_cuda/simulation.h"
 
 namespace dp::simt::test {

@@ -1,4 +1,4 @@
-// Compares the signature of a library's function with its declaration in kernels/cuda, with the types mapped by Ours.
+// Compares the signature of a library's function with its declaration in kernels/, with the types mapped by Ours.
 #pragma once
 
 #include <type_traits>

@@ -1,10 +1,10 @@
-// Host version of kernels/cuda/native/trial_distance.cu, which needs Thrust and nvcc: plain loops.
-#include "kernels/cuda/tuning/trial_distance.h"
+// Host version of kernels/tuning/native/trial_distance.cu, which needs Thrust and nvcc: plain loops.
+#include "kernels/tuning/trial.h"
 
 #include <algorithm>
 #include <cstddef>
 
-#include "kernels/cuda/runtime/check.h"
+#include "kernels/device/cuda/check.h"
 #include "kernels/low_float.h"
 
 namespace dp::kernels::cuda {

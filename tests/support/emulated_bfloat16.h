@@ -3,7 +3,7 @@
 
 #include <cstdlib>
 
-#include "kernels/cpu/bfloat16/bfloat16_support.h"
+#include "kernels/device/cpu/bfloat16.h"
 
 namespace dp::test {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <string>
 
-#include "kernels/host/control_groups.h"
+#include "kernels/device/host/cores.h"
 #include "support/temporary_folder.h"
 
 namespace dp::test {

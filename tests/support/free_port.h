@@ -6,8 +6,8 @@
 #include <string>
 
 #include "dp/error.h"
-#include "engine/base/file_handle.h"
-#include "engine/process_group/socket.h"
+#include "engine/base/files.h"
+#include "engine/process_group/connection.h"
 
 namespace dp::test {
 

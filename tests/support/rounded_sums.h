@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "kernels/communicator.h"
+#include "kernels/comm/communicator.h"
 #include "kernels/low_float.h"
 #include "support/catch.h"
 #include "support/training.h"

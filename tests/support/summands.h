@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "dp/random.h"
-#include "kernels/communicator.h"
+#include "kernels/comm/communicator.h"
 #include "kernels/low_float.h"
 
 namespace dp::test {

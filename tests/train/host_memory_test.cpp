@@ -1,6 +1,6 @@
 // A run that exceeds the host's memory is refused before it creates replicas and batches. The error suggests what fits.
 #include "engine/train/host_memory.h"
-#include "kernels/host/memory.h"
+#include "kernels/device/host/memory.h"
 #include "support/catch.h"
 #include "support/fake_system.h"
 #include "train/expect_error.h"

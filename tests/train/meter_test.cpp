@@ -1,5 +1,5 @@
 // Training time and throughput: what counts.
-#include "engine/train/meter.h"
+#include "engine/train/passes.h"
 
 #include <chrono>
 #include <thread>

@@ -11,7 +11,6 @@
 
 #include "download.h"
 #include "files.h"
-#include "unpack.h"
 
 namespace dp_train {
 namespace {

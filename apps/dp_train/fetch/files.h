@@ -1,11 +1,14 @@
-// Files that a download writes.
+// The files that a download makes, and the unpacking of archives.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
 namespace dp_train {
+
+// Files that a download writes.
 
 // Error(io): "<path>: <doing> failed: <reason of errno>".
 [[noreturn]] void throw_errno(const std::string& path, const std::string& doing);
@@ -31,5 +34,12 @@ class File {
 
 // In lower-case hex: SHA-256 for 64 digits, MD5 for 32. Error(io)
 std::string checksum(const std::string& path, std::size_t digits);
+
+// Archives of data sets.
+
+// Unpacks a .tar.gz file into this new folder and syncs its files. Returns early if `stop` is not 0. Error(data) for an
+// archive that is damaged or has anything but regular files and folders below its own top: absolute paths, "..", links,
+// devices. Error(io) or std::filesystem::filesystem_error if the files cannot be written.
+void unpack(const std::string& archive, const std::string& folder, const std::atomic<int>& stop);
 
 }  // namespace dp_train

@@ -10,7 +10,7 @@
 #include "engine/parallel/memory/handed_over.h"
 #include "engine/parallel/state/moving_average.h"
 #include "engine/parallel/tuning/bucket_tuning.h"
-#include "kernels/host/memory.h"
+#include "kernels/device/host/memory.h"
 
 namespace dp {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "engine/plan/plan.h"
-#include "kernels/link.h"
+#include "kernels/comm/link.h"
 
 namespace dp::engine {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "dp/error.h"
-#include "engine/base/fault.h"
+#include "engine/base/files.h"
 
 namespace dp {
 namespace {

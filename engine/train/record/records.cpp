@@ -1,4 +1,14 @@
+// The records of a run: metrics.jsonl, metrics.csv, summary.json.
 #include "engine/train/record/records.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <sstream>
+
+#include "dp/trainer.h"
+#include "engine/base/text.h"
+#include "engine/checkpoint/safetensors.h"
 
 namespace dp {
 
@@ -79,6 +89,84 @@ nlohmann::ordered_json to_record(const TrainState& resumed, const std::string& f
     json["changes"].push_back(one);
   }
   return json;
+}
+
+namespace {
+
+constexpr std::array kColumns{
+    "kind",          "epoch",     "step",    "lr",         "loss",    "top1",    "top5", "images_per_second",
+    "loading_share", "grad_norm", "skipped", "loss_scale", "seconds", "average", "best"};
+
+std::string cell(const nlohmann::ordered_json& record, const char* column) {
+  const auto at = record.find(column);
+  if (at == record.end() || at->is_null()) return "";
+  if (at->is_number_float() && !std::isfinite(at->get<double>())) return "";
+  return at->is_string() ? at->get<std::string>() : at->dump();
+}
+
+}  // namespace
+
+std::string csv_header() {
+  std::string line;
+  for (const char* const column : kColumns) line += (line.empty() ? "" : ",") + std::string(column);
+  return line + "\n";
+}
+
+std::string csv_row(const nlohmann::ordered_json& record) {
+  const auto kind = record.find("kind");
+  if (kind == record.end() || (*kind != "train" && *kind != "eval")) return "";
+  std::string line;
+  for (const char* const column : kColumns) line += (column == kColumns.front() ? "" : ",") + cell(record, column);
+  return line + "\n";
+}
+
+std::string csv_table(const std::string& metrics_jsonl) {
+  std::istringstream in(metrics_jsonl);
+  std::string table = csv_header();
+  for (std::string line; std::getline(in, line);)
+    if (const auto record = parse_record<nlohmann::ordered_json>(line); record.is_object()) table += csv_row(record);
+  return table;
+}
+
+// summary.json.
+std::string to_json(const RunSummary& summary) {
+  nlohmann::ordered_json json;
+  json["model"] = summary.model;
+  json["dataset"] = summary.dataset;
+  json["engine"] = summary.engine;
+  json["devices"] = summary.devices;
+  json["communicator"] = summary.communicator.what;
+  json["communicator_reason"] = summary.communicator.reason;
+  json["graphs"] = summary.graphs.what;
+  json["graphs_reason"] = summary.graphs.reason;
+  if (!summary.pipeline.empty()) json["pipeline"] = summary.pipeline;
+  json["global_batch"] = summary.global_batch;
+  json["epochs"] = summary.epochs;
+  json["steps"] = summary.steps;
+  json["skipped_steps"] = summary.skipped_steps;
+  json["seconds_train"] = summary.seconds_train;
+  json["images_per_second"] = summary.images_per_second;
+  json["train_loss"] = summary.train_loss;
+  json["test_loss"] = summary.test_loss;
+  json["top1"] = summary.top1;
+  json["top5"] = summary.top5;
+  json["weights_sha256"] = summary.weights_sha256;
+  json["checkpoint"] = summary.checkpoint;
+  json["interrupted"] = summary.interrupted;
+  json["end"] = summary.end;
+  if (summary.bad_images) {
+    constexpr std::size_t kListed = 100;
+    json["bad_images"] = summary.bad_images->size();
+    json["bad_image_list"] = nlohmann::ordered_json::array();
+    for (std::size_t i = 0; i < std::min(summary.bad_images->size(), kListed); ++i)
+      json["bad_image_list"].push_back((*summary.bad_images)[i]);
+  }
+  for (const LayerTime& layer : summary.layers)
+    json["layers"].push_back({{"name", layer.name},
+                              {"implementation", layer.implementation},
+                              {"seconds", layer.seconds},
+                              {"floor_seconds", layer.floor_seconds}});
+  return json_line(json);
 }
 
 }  // namespace dp

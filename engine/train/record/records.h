@@ -1,7 +1,8 @@
-// Accumulation of statistics, and their lines in metrics.jsonl.
+// Accumulation of statistics, and their lines in metrics.jsonl and metrics.csv.
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <vector>
 
 #include "dp/trainer.h"
@@ -25,5 +26,13 @@ struct Phase {
   double PhaseTimes::*seconds;
 };
 const std::vector<Phase>& phases();
+
+// metrics.csv: the lines of metrics.jsonl as a table.
+
+std::string csv_header();  // the names of the columns, with a line end
+// Empty for a record that is neither of training nor of an evaluation. A column that the record lacks is empty.
+std::string csv_row(const nlohmann::ordered_json& record);
+// The whole table, from the text of metrics.jsonl.
+std::string csv_table(const std::string& metrics_jsonl);
 
 }  // namespace dp

@@ -1,5 +1,4 @@
-// The options of a run as a record: config.toml in its folder, JSON in its checkpoints. Keys are the names of the
-// command-line options.
+// config.toml and env.json: the options of a run, and where it runs.
 #pragma once
 
 #include <map>
@@ -11,6 +10,26 @@
 #include "dp/trainer.h"
 
 namespace dp {
+
+// env.json: when, where and with what each part of a run was made. A resumed run adds a part.
+
+// One part, begun now: time, command line, program, host, libraries, devices and data set.
+nlohmann::ordered_json environment_of(const TrainerOptions& options, const DatasetPair& data,
+                                      const std::vector<std::string>& devices);
+
+// The same in comments at the head of config.toml.
+std::string provenance_comment(const nlohmann::ordered_json& part);
+
+// Adds the memory of each replica by purpose, in bytes. Call it when all memory is allocated.
+void add_memory(nlohmann::ordered_json& part, const DataParallel& net);
+
+// Adds the part to env.json in the run's folder, or replaces its last part, which has ended. Parts of an unreadable
+// file are lost. Error(io)
+void add_environment(const std::string& folder, const nlohmann::ordered_json& part);
+void end_environment(const std::string& folder, nlohmann::ordered_json part, const std::string& how);
+
+// The options of a run as a record: config.toml in its folder, JSON in its checkpoints. Keys are the names of the
+// command-line options.
 
 // The options as they were given, in one object. Its last member, "resolved", is an object too: the devices, and what
 // automatic choices have become.

@@ -1,5 +1,4 @@
 #include "engine/train/record/run_folder.h"
-#include "engine/base/atomic_text.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -9,23 +8,50 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "dp/error.h"
-#include "engine/base/durable.h"
+#include "engine/base/files.h"
 #include "engine/base/text.h"
 #include "engine/checkpoint/checkpoint_folder.h"
-#include "engine/checkpoint/checkpoint_names.h"
-#include "engine/checkpoint/small_json.h"
-#include "engine/train/record/metrics_csv.h"
+#include "engine/checkpoint/safetensors.h"
+#include "engine/train/record/records.h"
 
 namespace dp {
-namespace {
 
 namespace fs = std::filesystem;
+
+MadePaths::~MadePaths() {
+  for (; !paths_.empty(); paths_.pop_back()) std::remove(paths_.back().c_str());  // removes folders only if empty
+}
+
+int MadePaths::make_folders(const std::string& path) {
+  fs::path folder;
+  for (const fs::path& part : fs::path(path)) {
+    folder /= part;
+    if (file_ops().mkdir(folder.c_str(), 0777) == 0) {
+      paths_.push_back(folder.string());
+      const int error = try_sync_folder(split_path(folder.string()).parent);
+      if (error != 0 && error != EACCES) return error;  // a parent that cannot be read cannot be synced
+      continue;
+    }
+    const int error = errno;
+    std::error_code ignored;
+    if (!fs::is_directory(folder, ignored)) return error == EEXIST ? ENOTDIR : error;
+  }
+  return 0;
+}
+
+void MadePaths::note_unless_there(const std::string& file) {
+  std::error_code error;
+  if (!fs::exists(fs::symlink_status(file, error))) paths_.push_back(file);
+}
+
+namespace {
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, const std::string& remedy) {
   throw Error(ErrorCode::io, what + " '" + path + "': " + std::strerror(errno) + "; " + remedy);

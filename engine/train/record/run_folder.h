@@ -1,4 +1,4 @@
-// The folder of one run, locked during the run.
+// The run folder: its paths and its lock.
 #pragma once
 
 #include <cstdint>
@@ -6,13 +6,32 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
-#include "engine/base/file_handle.h"
+#include "engine/base/files.h"
 #include "engine/train/record/append_file.h"
 #include "engine/train/record/event_file.h"
-#include "engine/train/record/made_paths.h"
 
 namespace dp {
+
+// Files and folders that a run created, removed again if the run does not begin.
+// The destructor removes the recorded files and empty folders in reverse order, unless keep() was called.
+class MadePaths {
+ public:
+  MadePaths() = default;
+  ~MadePaths();
+  MadePaths(const MadePaths&) = delete;
+  MadePaths& operator=(const MadePaths&) = delete;
+
+  // Creates the folder and its parents, and records those that did not exist. They survive a power loss.
+  // Returns errno on failure, else 0.
+  int make_folders(const std::string& path);
+  void note_unless_there(const std::string& file);  // call it before writing the file
+  void keep() { paths_.clear(); }
+
+ private:
+  std::vector<std::string> paths_;
+};
 
 // Tries to lock a run folder and holds the lock until destroyed; see held(). Removes the lock file if it created it.
 class FolderLock {
@@ -31,7 +50,8 @@ class FolderLock {
   bool made_ = false;
 };
 
-// Owns the lock and the metrics file. With an empty path, nothing is written.
+// The folder of one run, locked during the run. Owns the lock and the metrics file. With an empty path, nothing is
+// written.
 class RunFolder {
  public:
   // Creates and locks the folder. Error(io) if that fails, Error(usage) if another run holds the lock. What this

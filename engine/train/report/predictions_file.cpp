@@ -5,9 +5,9 @@
 #include <sstream>
 
 #include "dp/error.h"
-#include "engine/base/atomic_text.h"
+#include "engine/base/files.h"
 #include "engine/base/text.h"
-#include "engine/checkpoint/small_json.h"
+#include "engine/checkpoint/safetensors.h"
 #include "engine/train/report/png_image.h"
 #include "engine/train/report/predictions.h"
 

@@ -9,7 +9,7 @@
 #include <limits>
 
 #include "dp/shell.h"
-#include "engine/base/atomic_text.h"
+#include "engine/base/files.h"
 #include "engine/train/report/chart.h"
 #include "engine/train/report/device_section.h"
 #include "engine/train/report/predictions_section.h"

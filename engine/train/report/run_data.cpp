@@ -9,7 +9,7 @@
 #include <sstream>
 
 #include "dp/error.h"
-#include "engine/checkpoint/small_json.h"
+#include "engine/checkpoint/safetensors.h"
 
 namespace dp {
 namespace {

@@ -5,8 +5,7 @@
 #include <cstring>
 #include <thread>
 
-#include "kernels/comm/mpi/mpi_calls.h"
-#include "kernels/host/spin.h"
+#include "kernels/device/host/spin.h"
 
 namespace dp::kernels::mpi {
 namespace {

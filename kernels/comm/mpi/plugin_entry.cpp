@@ -1,9 +1,8 @@
 // The MPI plugin. It exports one function, dp_mpi_plugin().
 #include <cstring>
 
-#include "kernels/comm/mpi/mpi_calls.h"
+#include "kernels/comm/mpi/mpi_plugin.h"
 #include "kernels/comm/mpi/mpi_wire.h"
-#include "kernels/mpi_plugin.h"
 
 namespace dp::kernels::mpi {
 namespace {

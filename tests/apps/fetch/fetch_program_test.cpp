@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "apps/dp_train/fetch/sources.h"
+#include "apps/dp_train/fetch/fetch.h"
 #include "apps/ends.h"
 #include "apps/fetch/local_server.h"
 #include "apps/run_program.h"

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "engine/process_group/socket.h"
+#include "engine/process_group/connection.h"
 
 namespace dp::test {
 

@@ -1,5 +1,5 @@
 // Archives of data sets, whole, damaged and hostile.
-#include "apps/dp_train/fetch/unpack.h"
+#include "apps/dp_train/fetch/files.h"
 
 #include <archive.h>
 #include <archive_entry.h>

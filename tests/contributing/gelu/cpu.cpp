@@ -2,11 +2,11 @@
 #include <memory>
 #include <numbers>
 
-#include "kernels/cpu/bfloat16/element.h"
-#include "kernels/cpu/cpu_layout.h"
-#include "kernels/cpu/cpu_op.h"
-#include "kernels/cpu/lanes.h"
-#include "kernels/cpu/parallel.h"
+#include "kernels/device/cpu/bfloat16.h"
+#include "kernels/device/cpu/cpu_layout.h"
+#include "kernels/device/cpu/cpu_op.h"
+#include "kernels/device/cpu/lanes.h"
+#include "kernels/device/cpu/parallel.h"
 #include "kernels/op_args.h"
 
 namespace dp::kernels {

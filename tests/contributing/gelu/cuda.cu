@@ -1,6 +1,6 @@
-#include "kernels/cuda/cuda_op.h"
-#include "kernels/cuda/ops/elementwise.h"
-#include "kernels/cuda/runtime/check.h"
+#include "kernels/device/cuda/check.h"
+#include "kernels/device/cuda/cuda_op.h"
+#include "kernels/elementwise/cuda.h"
 #include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {

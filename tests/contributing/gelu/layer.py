@@ -41,25 +41,25 @@ struct GeluBackward {
   void operator()(const GeluForward& d) const { of_one_type({&d.x}); }
   void operator()(const GeluBackward& d) const { of_one_type({&d.x}); }
 @"""),
-    (4, "kernels/reference/reference_ops.h", "std::unique_ptr<HostOp> make(const ReluForward& desc);", """\
+    (4, "kernels/device/reference/reference_op.h", "std::unique_ptr<HostOp> make(const ReluForward& desc);", """\
 std::unique_ptr<HostOp> make(const GeluForward& desc);
 std::unique_ptr<HostOp> make(const GeluBackward& desc);
 @"""),
-    (4, "kernels/reference/make_op.cpp", "std::vector<Written> written_by(const ReluForward& d) {", """\
+    (4, "kernels/device/reference/reference_backend.cpp", "std::vector<Written> written_by(const ReluForward& d) {", """\
 std::vector<Written> written_by(const GeluForward& d) { return {{positions<GeluForward>().y, d.x}}; }
 std::vector<Written> written_by(const GeluBackward& d) { return {{positions<GeluBackward>().dx, d.x}}; }
 @"""),
-    (4, "kernels/reference/CMakeLists.txt", "target_sources(dp PRIVATE", "@\n  gelu.cpp"),
-    (5, "kernels/cpu/cpu_op.h", "std::unique_ptr<HostOp> make(const ReluForward& desc, const CpuOpOptions& options);", """\
+    (4, "kernels/CMakeLists.txt", "  elementwise/cpu.cpp\n", "@  elementwise/gelu_reference.cpp\n"),
+    (5, "kernels/device/cpu/cpu_op.h", "std::unique_ptr<HostOp> make(const ReluForward& desc, const CpuOpOptions& options);", """\
 std::unique_ptr<HostOp> make(const GeluForward& desc, const CpuOpOptions& options);
 std::unique_ptr<HostOp> make(const GeluBackward& desc, const CpuOpOptions& options);
 @"""),
-    (5, "kernels/cpu/CMakeLists.txt", "target_sources(dp PRIVATE", "@\n  gelu.cpp"),
-    (6, "kernels/cuda/cuda_op.h", "std::unique_ptr<CudaOp> make(const ReluForward& desc, const CudaOpOptions& options);", """\
+    (5, "kernels/CMakeLists.txt", "  elementwise/cpu_reorder.cpp\n", "  elementwise/cpu_gelu.cpp\n@"),
+    (6, "kernels/device/cuda/cuda_op.h", "std::unique_ptr<CudaOp> make(const ReluForward& desc, const CudaOpOptions& options);", """\
 std::unique_ptr<CudaOp> make(const GeluForward& desc, const CudaOpOptions& options);
 std::unique_ptr<CudaOp> make(const GeluBackward& desc, const CudaOpOptions& options);
 @"""),
-    (6, "kernels/cuda/sources.cmake", "    ops/elementwise\n", "@    ops/gelu\n"),
+    (6, "kernels/device/cuda/sources.cmake", "    elementwise/cuda\n", "@    elementwise/cuda_gelu\n"),
     (7, "engine/plan/plan_builder.cpp", "  switch (node.kind) {\n", """\
 @    case NodeKind::gelu:
       result.x = plan_.as(steps, node.name, x, plan_.computed(x.desc));
@@ -88,9 +88,9 @@ target_link_libraries(test_simulated_gelu PRIVATE dp_op_rig)"""),
 
 # (step, file of this folder, the file that the step creates)
 NEW_FILES = (
-    (4, "reference.cpp", "kernels/reference/gelu.cpp"),
-    (5, "cpu.cpp", "kernels/cpu/gelu.cpp"),
-    (6, "cuda.cu", "kernels/cuda/ops/gelu.cu"),
+    (4, "reference.cpp", "kernels/elementwise/gelu_reference.cpp"),
+    (5, "cpu.cpp", "kernels/elementwise/cpu_gelu.cpp"),
+    (6, "cuda.cu", "kernels/elementwise/cuda_gelu.cu"),
     (8, "test.cpp", "tests/kernels/gelu_test.cpp"),
 )
 
@@ -101,8 +101,8 @@ REFUSED = (
     ("engine/plan/plan_backward.cpp", "engine/plan/plan_backward.cpp"),
     ("kernels/op_names.cpp", "kernels/op_names.cpp"),
     ("kernels/check_shapes.cpp", "kernels/check_shapes.cpp"),
-    ("kernels/reference/reference_ops.h", "kernels/reference/make_op.cpp"),
-    ("kernels/cpu/cpu_op.h", "kernels/cpu/make_op.cpp"),
-    ("kernels/cuda/cuda_op.h", "kernels/cuda/context.cpp"),
+    ("kernels/device/reference/reference_op.h", "kernels/device/reference/reference_backend.cpp"),
+    ("kernels/device/cpu/cpu_op.h", "kernels/device/cpu/cpu_op.cpp"),
+    ("kernels/device/cuda/cuda_op.h", "kernels/device/cuda/context.cpp"),
 )
 TESTS = ("test_gelu", "test_simulated_gelu")

@@ -1,8 +1,8 @@
 #include <cmath>
 #include <numbers>
 
+#include "kernels/device/reference/reference_op.h"
 #include "kernels/op_args.h"
-#include "kernels/reference/reference_op.h"
 
 namespace dp::kernels::reference {
 namespace {

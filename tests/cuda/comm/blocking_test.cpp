@@ -6,9 +6,9 @@
 
 #include "cuda/comm/blocking_cases.h"
 #include "cuda/engine/narrow_nets.h"
-#include "kernels/cuda/runtime/owner.h"
-#include "kernels/cuda/runtime/stream.h"
-#include "kernels/plugin.h"
+#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/stream.h"
+#include "kernels/device/plugin.h"
 #include "simulated_cuda/calls.h"
 #include "simulated_cuda/sleep.h"
 #include "support/device_images.h"

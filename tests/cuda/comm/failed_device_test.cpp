@@ -47,7 +47,7 @@ void check_ends(int gpus, Comm comm, Graphs graphs, int failed, int kernel) {
 }  // namespace
 
 // One test case each, because each waits five seconds: the time limit for work after an abort
-// (kernels/cuda/runtime/stream.h).
+// (kernels/device/cuda/stream.h).
 TEST_CASE("simulated GPUs: the failure of one of two GPUs ends a p2p run with its error, though the other waits") {
   check_ends(2, Comm::p2p, Graphs::never, 1, 7);
 }

@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "cuda/simulated_gpus.h"
-#include "kernels/cuda/comm/nccl_api.h"
-#include "kernels/cuda/comm/nccl_communicator.h"
+#include "kernels/comm/nccl/nccl_api.h"
+#include "kernels/comm/nccl/nccl_communicator.h"
 #include "simulated_cuda/nccl/nccl_recorder.h"
 #include "support/catch.h"
 

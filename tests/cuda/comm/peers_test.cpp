@@ -1,5 +1,5 @@
 // Peer access: a single probe process tests all pairs, once per boot. Each pair is enabled once.
-#include "kernels/cuda/comm/peers.h"
+#include "kernels/comm/p2p/peers.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,8 +12,7 @@
 
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
-#include "kernels/cuda/comm/peer_probe.h"
-#include "kernels/cuda/tuning/cache_folder.h"
+#include "kernels/tuning/tuning_cache.h"
 
 using namespace dp;
 using namespace dp::kernels::cuda;

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 
 namespace dp::test {
 

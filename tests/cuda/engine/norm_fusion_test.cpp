@@ -2,11 +2,11 @@
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "engine/base/test_modes.h"
-#include "kernels/cuda/context.h"
-#include "kernels/cuda/ops/fused_op.h"
-#include "kernels/cuda/tuning/trial.h"
-#include "kernels/cuda/tuning/tuner.h"
-#include "kernels/fused_steps.h"
+#include "kernels/device/cuda/context.h"
+#include "kernels/fused/cuda_fused_op.h"
+#include "kernels/fused/fused_steps.h"
+#include "kernels/tuning/trial.h"
+#include "kernels/tuning/tuner.h"
 
 using namespace dp;
 using namespace dp::kernels;

@@ -7,8 +7,8 @@
 #include <random>
 
 #include "cuda/last.h"
-#include "kernels/cuda/runtime/tensor_layout.h"
-#include "kernels/cuda/tensor_core/conv_mma.h"
+#include "kernels/conv/cuda_mma.h"
+#include "kernels/device/cuda/tensor_layout.h"
 #include "kernels/low_float.h"
 #include "simulated_cuda/rig.h"
 #include "support/catch.h"

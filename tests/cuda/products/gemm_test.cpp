@@ -4,9 +4,9 @@
 #include <cmath>
 #include <random>
 
-#include "kernels/cuda/gemm/conv_geometry.h"
-#include "kernels/cuda/gemm/gemm.h"
-#include "kernels/cuda/runtime/tensor_layout.h"
+#include "kernels/conv/cuda_gemm_conv.h"
+#include "kernels/device/cuda/tensor_layout.h"
+#include "kernels/linear/cuda_gemm.h"
 #include "simulated_cuda/rig.h"
 #include "support/catch.h"
 

@@ -1,7 +1,7 @@
 // Tensor-core convolutions against plain loops in double over the same rounded inputs: both 16-bit types, every tile,
 // one or several split-K ranges. The bits must not depend on the order of threads or the cp.async mode.
 #include "cuda/last.h"
-#include "kernels/cuda/tensor_core/conv_mma.h"
+#include "kernels/conv/cuda_mma.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include <random>
 #include <set>
 
-#include "kernels/cuda/runtime/tensor_layout.h"
+#include "kernels/device/cuda/tensor_layout.h"
 #include "kernels/low_float.h"
 #include "simulated_cuda/rig.h"
 #include "support/catch.h"

@@ -1,13 +1,13 @@
 // Tensor-core convolutions of images with few channels against plain loops in double over the same rounded inputs: both
 // 16-bit types, odd shapes, several images in a tile. The bits must not depend on the order of threads.
-#include "kernels/cuda/tensor_core/thin/thin_mma.h"
 #include "cuda/last.h"
+#include "kernels/conv/cuda_mma_thin.h"
 
 #include <algorithm>
 #include <cmath>
 #include <random>
 
-#include "kernels/cuda/runtime/tensor_layout.h"
+#include "kernels/device/cuda/tensor_layout.h"
 #include "kernels/low_float.h"
 #include "simulated_cuda/rig.h"
 #include "support/catch.h"

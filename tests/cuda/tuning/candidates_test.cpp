@@ -1,5 +1,5 @@
 // DP_CANDIDATES removes families of candidates, and choices made with and without a family are kept apart.
-#include "kernels/cuda/tuning/candidates.h"
+#include "kernels/tuning/candidates.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -9,9 +9,9 @@
 #include "cuda/last.h"
 #include "cuda/simulated_gpus.h"
 #include "dp/error.h"
-#include "kernels/cuda/context.h"
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/tensor_core/conv_mma.h"
+#include "kernels/conv/cuda_mma.h"
+#include "kernels/device/cuda/context.h"
+#include "kernels/device/cuda/cuda_backend.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 

@@ -1,14 +1,14 @@
 // The difference of two results, computed by Thrust on a real GPU and by plain loops in the simulation. The values are
 // small integers, so every order of additions gives the same sum.
-#include "kernels/cuda/tuning/trial_distance.h"
+#include "kernels/tuning/trial.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/runtime/stream.h"
+#include "kernels/device/cuda/cuda_backend.h"
+#include "kernels/device/cuda/stream.h"
 #include "kernels/low_float.h"
 #include "support/catch.h"
 

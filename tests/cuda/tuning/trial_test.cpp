@@ -1,14 +1,13 @@
 // How candidates are timed: as graph nodes, on data larger than the cache, within a time limit.
-#include "kernels/cuda/tuning/trial.h"
+#include "kernels/tuning/trial.h"
 
 #include <chrono>
 #include <set>
 #include <thread>
 
 #include "cuda/simulated_gpus.h"
-#include "kernels/cuda/runtime/check.h"
-#include "kernels/cuda/runtime/stream.h"
-#include "kernels/cuda/tuning/trial_timer.h"
+#include "kernels/device/cuda/check.h"
+#include "kernels/device/cuda/stream.h"
 #include "simulated_cuda/calls.h"
 #include "simulated_cuda/sleep.h"
 

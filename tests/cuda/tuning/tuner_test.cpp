@@ -1,6 +1,6 @@
 // The tuner: which choices are cached, which candidates are tried, and that the chosen one computes the same result.
 // The times are made up, because times of the simulation have no meaning.
-#include "kernels/cuda/tuning/tuner.h"
+#include "kernels/tuning/tuner.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +10,8 @@
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "engine/base/test_modes.h"
-#include "kernels/cuda/context.h"
-#include "kernels/cuda/tuning/trial.h"
+#include "kernels/device/cuda/context.h"
+#include "kernels/tuning/trial.h"
 #include "support/temporary_folder.h"
 
 using namespace dp;

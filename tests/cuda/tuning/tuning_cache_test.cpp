@@ -1,5 +1,5 @@
 // The file that caches tuned choices: its content, recovery from damage, and file permissions.
-#include "kernels/cuda/tuning/tuning_cache.h"
+#include "kernels/tuning/tuning_cache.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>

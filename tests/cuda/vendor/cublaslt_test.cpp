@@ -1,5 +1,5 @@
 // Linear layers through a simulated cuBLASLt that checks every descriptor.
-#include "kernels/cuda/vendor/cublaslt_linear.h"
+#include "kernels/linear/cuda_cublaslt.h"
 
 #include "cuda/simulated_gpus.h"
 #include "cuda/vendor/library_rig.h"

@@ -4,10 +4,10 @@
 #include "cuda/last.h"
 #include "cuda/simulated_gpus.h"
 #include "cuda/vendor/library_rig.h"
-#include "kernels/cuda/tuning/trial.h"
-#include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
-#include "kernels/cuda/vendor/library_norm.h"
+#include "kernels/conv/cuda_cudnn.h"
 #include "kernels/layer_calls.h"
+#include "kernels/norm/cuda_library.h"
+#include "kernels/tuning/trial.h"
 #include "simulated_cuda/cudnn/simulated_cudnn.h"
 
 using namespace dp;

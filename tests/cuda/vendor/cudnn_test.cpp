@@ -1,11 +1,11 @@
 // Convolutions through a simulated cuDNN that checks every descriptor.
-#include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
+#include "kernels/conv/cuda_cudnn.h"
 
 #include "cuda/last.h"
 #include "cuda/simulated_gpus.h"
 #include "cuda/vendor/library_rig.h"
 #include "dp/error.h"
-#include "kernels/cuda/runtime/owner.h"
+#include "kernels/device/cuda/owner.h"
 #include "kernels/layer_calls.h"
 #include "simulated_cuda/cudnn/simulated_cudnn.h"
 #include "simulated_cuda/runtime/devices.h"

@@ -6,11 +6,11 @@
 
 #include "cuda/last.h"
 #include "cuda/vendor/judged_candidates.h"
-#include "kernels/cuda/context.h"
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/tuning/candidates.h"
-#include "kernels/cuda/tuning/tuner.h"
-#include "kernels/cuda/vendor/libraries.h"
+#include "kernels/device/cuda/context.h"
+#include "kernels/device/cuda/cuda_backend.h"
+#include "kernels/device/cuda/libraries/libraries.h"
+#include "kernels/tuning/candidates.h"
+#include "kernels/tuning/tuner.h"
 #include "support/catch.h"
 
 using namespace dp;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/tuning/trial.h"
+#include "kernels/tuning/trial.h"
 
 namespace dp::test {
 

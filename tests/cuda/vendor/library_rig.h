@@ -1,9 +1,9 @@
 // Runs a single candidate of a layer on a simulated GPU, from host tensors to host tensors, for any float type.
 #pragma once
 
-#include "kernels/cuda/tuning/candidates.h"
-#include "kernels/cuda/vendor/libraries.h"
+#include "kernels/device/cuda/libraries/libraries.h"
 #include "kernels/op_rig.h"
+#include "kernels/tuning/candidates.h"
 #include "support/catch.h"
 
 namespace dp::test {

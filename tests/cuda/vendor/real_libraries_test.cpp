@@ -4,11 +4,11 @@
 #include <set>
 
 #include "cuda/last.h"
-#include "kernels/cuda/cuda_backend.h"
-#include "kernels/cuda/vendor/cublaslt_linear.h"
-#include "kernels/cuda/vendor/cudnn/cudnn_conv.h"
-#include "kernels/cuda/vendor/cudnn/cudnn_norm_conv.h"
-#include "kernels/cuda/vendor/libraries.h"
+#include "kernels/conv/cuda_cudnn.h"
+#include "kernels/conv/cuda_cudnn_norm.h"
+#include "kernels/device/cuda/cuda_backend.h"
+#include "kernels/device/cuda/libraries/libraries.h"
+#include "kernels/linear/cuda_cublaslt.h"
 #include "support/catch.h"
 
 using namespace dp;

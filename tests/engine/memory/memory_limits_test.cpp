@@ -2,7 +2,7 @@
 #include <fstream>
 
 #include "dp/error.h"
-#include "kernels/host/memory.h"
+#include "kernels/device/host/memory.h"
 #include "support/catch.h"
 #include "support/fake_system.h"
 #include "support/training.h"

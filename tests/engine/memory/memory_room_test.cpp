@@ -4,7 +4,7 @@
 #include <cstdlib>
 
 #include "dp/error.h"
-#include "kernels/host/memory.h"
+#include "kernels/device/host/memory.h"
 #include "support/catch.h"
 #include "support/fake_system.h"
 

@@ -6,7 +6,7 @@
 
 #include "dp/error.h"
 #include "engine/replica/memory_room.h"
-#include "kernels/host/memory.h"
+#include "kernels/device/host/memory.h"
 #include "support/catch.h"
 #include "support/training.h"
 

@@ -10,9 +10,8 @@
 
 #include "dp/memory.h"
 #include "engine/replica/replica.h"
-#include "kernels/host/host_context.h"
-#include "kernels/host/host_op.h"
-#include "kernels/reference/reference_ops.h"
+#include "kernels/device/host/host_context.h"
+#include "kernels/device/reference/reference_op.h"
 #include "support/catch.h"
 #include "support/emulated_bfloat16.h"
 #include "support/fusing.h"

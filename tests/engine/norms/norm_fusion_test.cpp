@@ -5,8 +5,8 @@
 #include <map>
 
 #include "engine/plan/plan.h"
-#include "kernels/host/host_context.h"
-#include "kernels/reference/reference_ops.h"
+#include "kernels/device/host/host_context.h"
+#include "kernels/device/reference/reference_op.h"
 #include "support/catch.h"
 #include "support/fusing.h"
 #include "support/training.h"

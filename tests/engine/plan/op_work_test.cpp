@@ -10,7 +10,7 @@
 #include "dp/models.h"
 #include "engine/plan/parameters.h"
 #include "engine/plan/plan_table.h"
-#include "kernels/backend.h"
+#include "kernels/device/backend.h"
 #include "support/catch.h"
 #include "support/sanitized.h"
 #include "support/training.h"

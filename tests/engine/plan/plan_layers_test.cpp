@@ -1,8 +1,8 @@
 // Whole plans of a network with pools, dropout and linear layers on the reference device: every step, its arguments and
 // their offsets in memory.
 #include "engine/plan/plan_table.h"
-#include "kernels/host/host_context.h"
-#include "kernels/reference/reference_ops.h"
+#include "kernels/device/host/host_context.h"
+#include "kernels/device/reference/reference_op.h"
 #include "support/catch.h"
 
 using namespace dp;

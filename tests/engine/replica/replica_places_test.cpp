@@ -5,8 +5,8 @@
 
 #include "dp/dataset.h"
 #include "engine/replica/single_replica.h"
-#include "kernels/host/host_context.h"
-#include "kernels/reference/reference_ops.h"
+#include "kernels/device/host/host_context.h"
+#include "kernels/device/reference/reference_op.h"
 #include "support/catch.h"
 
 using namespace dp;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "engine/replica/replica.h"
-#include "kernels/host/host_op.h"
+#include "kernels/device/host/host_context.h"
 
 namespace dp::test {
 

@@ -38,7 +38,7 @@ struct dp::kernels::cuda::CublasLtPreference {
 
 namespace dp::simt {
 
-using namespace kernels::cuda;  // NOLINT: the names of cublaslt_api.h
+using namespace kernels::cuda;  // NOLINT: the names of libraries/cublaslt.h
 
 struct CublasLtLaunch {
   CublasLtMatmulDesc desc;

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/vendor/cublaslt_api.h"
+#include "kernels/device/cuda/libraries/cublaslt.h"
 
 namespace dp::simt {
 

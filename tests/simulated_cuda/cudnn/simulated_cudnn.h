@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/vendor/cudnn/cudnn_api.h"
+#include "kernels/device/cuda/libraries/cudnn_api.h"
 
 namespace dp::simt {
 

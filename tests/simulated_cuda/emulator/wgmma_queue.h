@@ -15,7 +15,7 @@ class Block;
 // Shared address of the dynamic shared memory. It is not 1,024-byte aligned, so kernels must align it themselves.
 inline constexpr std::size_t kSharedStart = 128;
 
-// An operand with the 128-byte swizzle, see wgmma_descriptor() in kernels/cuda/native/ptx.h.
+// An operand with the 128-byte swizzle, see wgmma_descriptor() in kernels/device/cuda/native/ptx.h.
 struct WgmmaOperand {
   std::uint64_t descriptor;
   bool k_major;

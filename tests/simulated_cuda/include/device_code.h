@@ -1,4 +1,4 @@
-// Simulated counterpart of kernels/cuda/native/device_code.h: everything that a .cu file may use, executed on the CPU.
+// Simulated counterpart of kernels/device/cuda/native/device_code.h: all that a .cu file may use, executed on the CPU.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
 
-#include "kernels/cuda/runtime/launch.h"
+#include "kernels/device/cuda/launch.h"
 #include "simulated_cuda/device/atomics.h"
 #include "simulated_cuda/device/launch.h"
 #include "simulated_cuda/device/math.h"

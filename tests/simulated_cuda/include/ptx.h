@@ -1,4 +1,4 @@
-// Simulated counterpart of kernels/cuda/native/ptx.h: the inline PTX instructions, lane by lane.
+// Simulated counterpart of kernels/device/cuda/native/ptx.h: the inline PTX instructions, lane by lane.
 #pragma once
 
 #include "simulated_cuda/device/async_copy.h"

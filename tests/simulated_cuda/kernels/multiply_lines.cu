@@ -1,5 +1,5 @@
 #include "device_code.h"
-#include "kernels/cuda/tensor_core/spaced_images.h"
+#include "kernels/conv/cuda_warpgroup.h"
 #include "ptx.h"
 #include "simulated_cuda/kernels/multiply_lines.h"
 

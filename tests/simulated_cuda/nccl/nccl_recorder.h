@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/cuda/comm/nccl_api.h"
+#include "kernels/comm/nccl/nccl_api.h"
 
 namespace dp::simt {
 

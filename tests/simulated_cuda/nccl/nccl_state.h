@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "kernels/cuda/comm/nccl_api.h"
+#include "kernels/comm/nccl/nccl_api.h"
 #include "simulated_cuda/foreign_work.h"
 #include "simulated_cuda/simulation.h"
 

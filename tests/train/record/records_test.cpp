@@ -7,9 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "dp/run_options.h"
-#include "engine/train/record/environment_record.h"
 #include "engine/train/record/event_file.h"
-#include "engine/train/record/metrics_csv.h"
+#include "engine/train/record/records.h"
 #include "engine/train/record/run_config.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"

@@ -1,8 +1,6 @@
 // The run folder: its lock, its metrics file, and atomic file creation.
 #include "engine/train/record/run_folder.h"
-#include "engine/base/atomic_text.h"
-#include "engine/base/durable.h"
-#include "engine/base/file_ops.h"
+#include "engine/base/files.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

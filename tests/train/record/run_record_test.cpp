@@ -4,7 +4,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "engine/train/record/metrics_csv.h"
+#include "engine/train/record/records.h"
 #include "support/catch.h"
 #include "train/tiny_run.h"
 

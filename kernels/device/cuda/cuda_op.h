@@ -1,0 +1,98 @@
+// Base class and factories of the CUDA ops. make() has one overload per descriptor, so a missing op does not compile.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <memory>
+#include <optional>
+
+#include "kernels/device/backend.h"
+#include "kernels/device/cuda/tensor_layout.h"
+#include "kernels/linear/cuda_gemm_choice.h"
+
+namespace dp::kernels::cuda {
+
+class Libraries;
+
+struct CudaOpOptions {
+  int multiprocessors = 1;                 // of the device
+  int compute_capability = 0;              // 90 for 9.0; at most what the code was compiled for
+  bool wgmma = false;                      // the device has compute capability 9.0, the code is for sm_90a
+  std::size_t shared_memory = 0;           // bytes per block, the device's opt-in maximum
+  bool deterministic = false;              // for library ops; our own kernels always are
+  bool tf32 = false;                       // library ops may round their inputs to TF32
+  bool fast_convolutions = false;          // library ops may use Winograd or FFT
+  std::optional<GemmChoice> gemm{};        // for matrix products; nullopt: chosen by shape
+  std::shared_ptr<Libraries> libraries{};  // of the context; null: own kernels only
+};
+
+class CudaOp : public Op {
+ public:
+  void run(Stream& stream, std::span<void* const> args, void* workspace) final;  // in stream.cpp
+  const std::vector<TensorDesc>& tensors() const override { return tensors_; }
+  std::string implementation() const override { return "own"; }
+  // Other values of CudaOpOptions::gemm. Each may be faster on some device.
+  virtual std::vector<GemmChoice> alternatives() const { return {}; }
+  virtual bool rounds_to_tf32() const { return false; }
+  // Whether the op runs library kernels. Libraries load their kernels at the first run.
+  virtual bool uses_libraries() const { return false; }
+  // Loads the kernels that the op may launch, for any pointers, on the current device. Only for ops that do not use
+  // libraries. In stream.cpp.
+  void load_kernels();
+  // Enqueues on a stream of the current device that no CudaStream owns. The work is not timed.
+  void run_on(cudaStream_t stream, std::span<void* const> args, void* workspace) { enqueue(stream, args, workspace); }
+
+ protected:
+  // Launches on `stream`. Must not allocate or wait. `args` and `workspace` are those of Op::run. Under KernelLoading
+  // the pointers do not point to memory.
+  virtual void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) = 0;
+
+  std::vector<TensorDesc> tensors_;  // set by the constructor
+};
+
+inline const float* in(void* arg) { return static_cast<const float*>(arg); }
+inline float* out(void* arg) { return static_cast<float*>(arg); }
+
+// Callers have checked the descriptor's shapes (kernels/check_shapes.h).
+std::unique_ptr<CudaOp> make(const Conv2dForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Conv2dBackwardData& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Conv2dBackwardWeights& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearBackwardData& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearBackwardWeights& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const ReluForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const ReluBackward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const MaxPool2dForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const MaxPool2dBackward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const AvgPool2dForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const AvgPool2dBackward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const AddForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormMoments& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormMerge& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormTrack& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormRunning& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormFold& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormBackwardSums& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const BatchNormBackward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const NormConv2dForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const NormConv2dBackwardData& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const NormConv2dBackwardWeights& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearDropoutForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Conv2dPoolForward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Conv2dReluBackwardData& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearPoolBackwardData& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearReluBackward& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const LinearLoss& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const DropoutApply& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const SoftmaxCrossEntropy& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Reorder& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Fill& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const Accumulate& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const MovingAverage& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const OptimizerUpdate& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const GradNormPartials& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const GradNormFinish& desc, const CudaOpOptions& options);
+std::unique_ptr<CudaOp> make(const GatherImages& desc, const CudaOpOptions& options);
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,79 @@
+# The source files of the CUDA backend, for the plugin and for the simulation in tests/simulated_cuda.
+set(dp_cuda_kernels)
+foreach(name
+    comm/p2p/peer_pattern
+    comm/p2p/tree_sum
+    conv/cuda_gemm_conv
+    conv/cuda_mma
+    conv/cuda_mma_norm_data
+    conv/cuda_mma_norm_forward
+    conv/cuda_mma_norm_weights
+    conv/cuda_mma_products
+    conv/cuda_mma_thin
+    conv/cuda_mma_weights
+    conv/cuda_mma_windows
+    conv/cuda_thin
+    device/cuda/compiled_capability
+    device/cuda/libraries/library_kernels
+    device/cuda/upload
+    elementwise/cuda
+    fused/cuda_fused_layers
+    images/cuda
+    linear/cuda
+    loss/cuda
+    norm/cuda
+    norm/cuda_library
+    norm/cuda_reduce
+    pool/cuda
+    tuning/trial_kernels
+    update/cuda
+)
+  list(APPEND dp_cuda_kernels ${PROJECT_SOURCE_DIR}/kernels/${name}.cu)
+endforeach()
+set(dp_cuda_runtime)
+foreach(name
+    comm/nccl/nccl_api
+    comm/nccl/nccl_communicator
+    comm/nccl/nccl_ranks
+    comm/p2p/cuda_link
+    comm/p2p/p2p_communicator
+    comm/p2p/peer_probe
+    comm/p2p/peers
+    conv/cuda_cudnn
+    conv/cuda_cudnn_norm
+    conv/cuda_mma_choice
+    device/cuda/check
+    device/cuda/context
+    device/cuda/cuda_backend
+    device/cuda/graph
+    device/cuda/libraries/cublaslt
+    device/cuda/libraries/cudnn_api
+    device/cuda/libraries/cudnn_graph
+    device/cuda/libraries/libraries
+    device/cuda/libraries/library_file
+    device/cuda/native/allow_shared
+    device/cuda/owner
+    device/cuda/stream
+    device/cuda/tensor_layout
+    device/cuda/work_timer
+    fused/cuda_fused_op
+    linear/cuda_cublaslt
+    linear/cuda_gemm_choice
+    tuning/candidates
+    tuning/measured_rates
+    tuning/trial
+    tuning/tuner
+    tuning/tuning_cache
+)
+  list(APPEND dp_cuda_runtime ${PROJECT_SOURCE_DIR}/kernels/${name}.cpp)
+endforeach()
+# Shared sources for a plugin, which shares no symbols with the program.
+set(dp_cuda_shared
+  ${PROJECT_SOURCE_DIR}/engine/base/device.cpp
+  ${PROJECT_SOURCE_DIR}/engine/base/shape.cpp
+  ${PROJECT_SOURCE_DIR}/engine/base/standard_descriptors.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/check_shapes.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/comm/collective_call.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/op_names.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/comm/communicator.cpp
+)

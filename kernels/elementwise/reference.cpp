@@ -1,0 +1,146 @@
+// Dropout, ReLU, addition, filling and changes of layout.
+#include <cstdint>
+#include <cstring>
+
+#include "dp/random.h"
+#include "kernels/device/reference/reference_op.h"
+#include "kernels/elementwise/reference_dropout.h"
+#include "kernels/op_args.h"
+#include "kernels/ops.h"
+#include "kernels/step_state.h"
+
+namespace dp::kernels::reference {
+namespace {
+
+class ReluForwardOp final : public ReferenceOp<ReluForward> {
+ public:
+  explicit ReluForwardOp(const ReluForward& desc) : ReferenceOp(desc, {desc.x}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<ReluForward>(pointers);
+    const double* x = f64(args.x);
+    double* y = f64(args.y);
+    for (std::int64_t i = 0; i < shape(0).numel(); ++i) y[i] = x[i] < 0 ? 0 : x[i];  // NaN stays NaN
+  }
+};
+
+class ReluBackwardOp final : public ReferenceOp<ReluBackward> {
+ public:
+  explicit ReluBackwardOp(const ReluBackward& desc) : ReferenceOp(desc, {desc.x}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<ReluBackward>(pointers);
+    const double *dy = f64(args.dy), *y = f64(args.y);
+    double* dx = f64(args.dx);
+    for (std::int64_t i = 0; i < shape(0).numel(); ++i) dx[i] = y[i] > 0 ? dy[i] * static_cast<double>(desc_.scale) : 0;
+  }
+};
+
+class AddOp final : public ReferenceOp<AddForward> {
+ public:
+  explicit AddOp(const AddForward& desc) : ReferenceOp(desc, {desc.x}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<AddForward>(pointers);
+    const double *a = f64(args.a), *b = f64(args.b);
+    double* y = f64(args.y);
+    for (std::int64_t i = 0; i < shape(0).numel(); ++i) {
+      const double sum = a[i] + b[i];
+      y[i] = desc_.relu && sum < 0 ? 0 : sum;
+    }
+  }
+};
+
+class DropoutOp final : public ReferenceOp<DropoutApply> {
+ public:
+  explicit DropoutOp(const DropoutApply& desc) : ReferenceOp(desc, {desc.x}) {
+    require(shape(0).rank() >= 1, "reads a tensor with a batch dimension");
+    require(legal(desc.dropout), "p must be in [0, 1)");
+  }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<DropoutApply>(pointers);
+    const double* x = f64(args.x);
+    double* y = f64(args.y);
+    const auto* samples = static_cast<const std::int64_t*>(args.samples);
+    const auto& inputs = *static_cast<const StepInputs*>(args.inputs);
+    const std::int64_t per_sample = shape(0).without_first().numel();
+    for (std::int64_t n = 0, at = 0; n < shape(0)[0]; ++n)
+      for (std::int64_t element = 0; element < per_sample; ++element, ++at)
+        y[at] = dropout_keeps(desc_.dropout, inputs, samples[n], element) ? x[at] * dropout_scale(desc_.dropout) : 0;
+  }
+};
+
+class FillOp final : public ReferenceOp<Fill> {
+ public:
+  explicit FillOp(const Fill& desc) : ReferenceOp(desc, {}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Fill>(pointers);
+    if (desc_.bytes) std::memset(args.dst, 0, desc_.bytes);
+  }
+};
+
+class AccumulateOp final : public ReferenceOp<Accumulate> {
+ public:
+  explicit AccumulateOp(const Accumulate& desc) : ReferenceOp(desc, {}) {
+    require(desc.count >= 0, "the count is negative");
+  }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Accumulate>(pointers);
+    const double* x = f64(args.x);
+    double* y = f64(args.y);
+    for (std::int64_t i = 0; i < desc_.count; ++i) y[i] += x[i];
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const ReluForward& desc) { return std::make_unique<ReluForwardOp>(desc); }
+std::unique_ptr<HostOp> make(const ReluBackward& desc) { return std::make_unique<ReluBackwardOp>(desc); }
+std::unique_ptr<HostOp> make(const AddForward& desc) { return std::make_unique<AddOp>(desc); }
+std::unique_ptr<HostOp> make(const DropoutApply& desc) { return std::make_unique<DropoutOp>(desc); }
+std::unique_ptr<HostOp> make(const Fill& desc) { return std::make_unique<FillOp>(desc); }
+std::unique_ptr<HostOp> make(const Accumulate& desc) { return std::make_unique<AccumulateOp>(desc); }
+
+namespace {
+
+class ReorderOp final : public ReferenceOp<Reorder> {
+ public:
+  explicit ReorderOp(const Reorder& desc) : ReferenceOp(desc, {}) {
+    tensors_ = {resolve(desc.src), resolve(desc.dst)};
+    require(desc.src.shape == desc.dst.shape, "source and destination have different shapes");
+    require(is_float(desc.src.type) && is_float(desc.dst.type),
+            "the element types must be float32, float64, bfloat16 or float16");
+  }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<Reorder>(pointers);
+    if (desc_.src.type == DType::f32)
+      copy_to(static_cast<const float*>(args.src), args.dst);
+    else
+      copy_to(static_cast<const double*>(args.src), args.dst);
+  }
+
+ private:
+  static bool is_float(DType type) { return type == DType::f32 || type == DType::f64 || is_low(type); }
+
+  template <typename From>
+  void copy_to(const From* src, void* dst) const {
+    if (desc_.dst.type == DType::f32)
+      copy(src, static_cast<float*>(dst));
+    else
+      copy(src, static_cast<double*>(dst));
+  }
+  template <typename From, typename To>
+  void copy(const From* src, To* dst) const {
+    for (std::int64_t i = 0; i < desc_.src.shape.numel(); ++i) dst[i] = static_cast<To>(src[i]);
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const Reorder& desc) { return std::make_unique<ReorderOp>(desc); }
+
+}  // namespace dp::kernels::reference

@@ -1,0 +1,192 @@
+// Pooling on CPUs.
+#include <memory>
+
+#include "kernels/device/cpu/bfloat16.h"
+#include "kernels/device/cpu/cpu_op.h"
+#include "kernels/device/cpu/dnnl_op.h"
+#include "kernels/device/cpu/parallel.h"
+#include "kernels/device/cpu/widened_op.h"
+#include "kernels/elementwise/cpu_dropout_plane.h"
+#include "kernels/op_args.h"
+#include "kernels/pool/cpu_plane.h"
+
+namespace dp::kernels {
+namespace {
+
+// MaxPool2dForward with ReLU and dropout folded in, and its gradient.
+
+// A 1x1 image has the same memory in nchw and nhwc. It is viewed in the layout of the pool's other tensor.
+ActivationView view_beside(const TensorDesc& tensor, const TensorDesc& other) {
+  ActivationView view = view_of(tensor);
+  if (view.h * view.w != 1 || view.block != view.c || view_of(other).block != 1) return view;
+  view.blocks = view.c;
+  view.block = view.stride_block = view.stride_h = view.stride_w = 1;
+  return view;
+}
+
+PoolPlanes planes_of(const TensorDesc& large, const TensorDesc& pooled, const Window& window) {
+  const ActivationView x = view_beside(large, pooled), y = view_beside(pooled, large);
+  if (x.c != y.c || x.block != y.block || x.blocks != y.blocks)
+    throw Error(ErrorCode::usage, "max_pool2d requires the same kind of layout for input and output, not " +
+                                      large.layout.name + " and " + pooled.layout.name);
+  return {x.h, x.w, y.h, y.w, x.block, window};
+}
+
+class MaxPoolForwardOp : public HostOp {
+ public:
+  MaxPoolForwardOp(const MaxPool2dForward& d, const CpuOpOptions& options) : relu_(d.relu), training_(d.training) {
+    const TensorDesc x = resolved_plain(d.x);
+    tensors_ = {x, in_layout_of(x, d.y)};
+    planes_ = planes_of(tensors_[0], tensors_[1], d.window);
+    x_ = view_beside(tensors_[0], tensors_[1]);
+    y_ = view_beside(tensors_[1], tensors_[0]);
+    if (d.training && d.dropout) {
+      layer_ = d.dropout->layer;
+      dropout_.emplace(*d.dropout, y_);
+    }
+    threads_ = threads_for(options.threads, static_cast<std::int64_t>(x.layout.bytes));
+  }
+  std::string implementation() const override { return planes_.tiles() ? "own:tiles" : "own:windows"; }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MaxPool2dForward>(pointers);
+    with_element_type(tensors_[0].type, [&]<typename T>() { pool<T>(args); });
+  }
+
+ private:
+  template <typename T>
+  void pool(const Pointers<MaxPool2dForward>& args) const {
+    const T* x = static_cast<const T*>(args.x);
+    T* y = static_cast<T*>(args.y);
+    std::uint8_t* mask = training_ ? static_cast<std::uint8_t*>(args.mask) : nullptr;
+    parallel_ranges(threads_, x_.n * x_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t n = i / x_.blocks, block = i % x_.blocks, at = y_.at(n, block);
+        std::uint8_t* plane_mask = mask == nullptr ? nullptr : mask + at;
+        max_pool_plane(planes_, relu_, x + x_.at(n, block), y + at, plane_mask);
+        if (!dropout_) continue;
+        const DropoutWords words(*static_cast<const StepInputs*>(args.inputs), layer_,
+                                 static_cast<const std::int64_t*>(args.samples)[n]);
+        dropout_->apply(words, block, y + at, y + at, plane_mask);  // while it is in the cache
+      }
+    });
+  }
+
+  bool relu_, training_;
+  PoolPlanes planes_;
+  ActivationView x_, y_;
+  std::uint32_t layer_ = 0;
+  std::optional<DropoutPlane> dropout_;
+  int threads_ = 1;
+};
+
+class MaxPoolBackwardOp : public HostOp {
+ public:
+  MaxPoolBackwardOp(const MaxPool2dBackward& d, const CpuOpOptions& options) {
+    const TensorDesc dy = d.dy.layout.any() && !d.dx.layout.any() ? in_layout_of(d.dx, d.dy) : resolved_plain(d.dy);
+    tensors_ = {dy, in_layout_of(dy, d.dx)};
+    planes_ = planes_of(tensors_[1], tensors_[0], d.window);
+    dy_ = view_beside(tensors_[0], tensors_[1]);
+    dx_ = view_beside(tensors_[1], tensors_[0]);
+    if (d.dropout) scale_ = dropout_scale(*d.dropout);
+    threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[1].layout.bytes));
+  }
+  std::string implementation() const override { return planes_.tiles() ? "own:tiles" : "own:windows"; }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MaxPool2dBackward>(pointers);
+    const std::uint8_t* mask = static_cast<const std::uint8_t*>(args.mask);
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      const T* dy = static_cast<const T*>(args.dy);
+      T* dx = static_cast<T*>(args.dx);
+      parallel_ranges(threads_, dx_.n * dx_.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t i = begin; i < end; ++i) {
+          const std::int64_t n = i / dx_.blocks, block = i % dx_.blocks, at = dy_.at(n, block);
+          max_pool_plane_backward(planes_, scale_, dy + at, mask + at, dx + dx_.at(n, block));
+        }
+      });
+    });
+  }
+
+ private:
+  PoolPlanes planes_;
+  ActivationView dy_, dx_;
+  float scale_ = 1;
+  int threads_ = 1;
+};
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const MaxPool2dForward& d, const CpuOpOptions& options) {
+  return std::make_unique<MaxPoolForwardOp>(d, options);
+}
+std::unique_ptr<HostOp> make(const MaxPool2dBackward& d, const CpuOpOptions& options) {
+  return std::make_unique<MaxPoolBackwardOp>(d, options);
+}
+
+// Average pooling by oneDNN.
+
+namespace {
+
+using dnnl_compat::PoolShape;
+
+PoolShape shape_of(const Window& w, bool global, const Shape& x) {
+  if (global) return {{1, 1}, {x[2], x[3]}, {0, 0}};
+  return {{w.stride, w.stride}, {w.kernel, w.kernel}, {w.padding, w.padding}};
+}
+
+// Whether oneDNN would add the gradients of overlapping windows in bfloat16.
+bool in_16_bits(const TensorDesc& large, bool global) { return large.type == DType::bf16 && !global; }
+
+// The pooled side. For images of one cell and whole blocks of channels, blocked and row-major memory are equal. The
+// tensor is then declared row-major, which suits a linear layer that reads it, and oneDNN gets it in the blocks of the
+// large side.
+struct SmallSide {
+  TensorDesc tensor;
+  DnnlDesc seen;
+};
+SmallSide small_side(const TensorDesc& large, const TensorDesc& small) {
+  TensorDesc any = small;
+  any.layout = {};
+  const TensorDesc alike = in_layout_of(large, any);
+  const bool one_cell = small.shape[2] == 1 && small.shape[3] == 1 && small.shape[1] % view_of(large).block == 0;
+  const Layout plain = plain_cpu_layout(small.shape, small.type);
+  if (one_cell && (small.layout.any() || small.layout == plain))
+    return {{small.shape, small.type, plain}, desc_of(alike.layout)};
+  const TensorDesc& tensor = small.layout.any() ? alike : small;
+  return {tensor, desc_of(tensor.layout)};
+}
+
+}  // namespace
+
+std::unique_ptr<HostOp> make(const AvgPool2dForward& d, const CpuOpOptions& options) {
+  constexpr auto p = positions<AvgPool2dForward>();
+  if (is_widened(d.x.type, options) || in_16_bits(d.x, d.global))
+    return widened(d, options, {{&AvgPool2dForward::x, p.x}, {&AvgPool2dForward::y, p.y, true}});
+  const TensorDesc x = resolved_plain(d.x);
+  const SmallSide y = small_side(x, d.y);
+  const auto pd = dnnl_compat::avg_pool_forward(dnnl_engine(), desc_of(x.layout), y.seen,
+                                                shape_of(d.window, d.global, x.shape), op_attributes());
+  auto op = std::make_unique<DnnlOp>(dnnl::pooling_forward(pd), pd, options.threads);
+  op->input(DNNL_ARG_SRC, pd.src_desc()).output(DNNL_ARG_DST, pd.dst_desc()).tensors_are({x, y.tensor});
+  return op;
+}
+
+std::unique_ptr<HostOp> make(const AvgPool2dBackward& d, const CpuOpOptions& options) {
+  constexpr auto p = positions<AvgPool2dBackward>();
+  if (is_widened(d.dx.type, options) || in_16_bits(d.dx, d.global))
+    return widened(d, options, {{&AvgPool2dBackward::dy, p.dy}, {&AvgPool2dBackward::dx, p.dx, true}});
+  const TensorDesc dx = d.dx.layout.any() && !d.dy.layout.any() ? in_layout_of(d.dy, d.dx) : resolved_plain(d.dx);
+  const SmallSide dy = small_side(dx, d.dy);
+  const PoolShape shape = shape_of(d.window, d.global, dx.shape);
+  const auto hint = dnnl_compat::avg_pool_forward(dnnl_engine(), desc_of(dx.layout), dy.seen, shape, op_attributes());
+  const auto pd =
+      dnnl_compat::avg_pool_backward(dnnl_engine(), desc_of(dx.layout), dy.seen, shape, hint, op_attributes());
+  auto op = std::make_unique<DnnlOp>(dnnl::pooling_backward(pd), pd, options.threads);
+  op->input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())
+      .output(DNNL_ARG_DIFF_SRC, pd.diff_src_desc())
+      .tensors_are({dy.tensor, dx});
+  return op;
+}
+
+}  // namespace dp::kernels

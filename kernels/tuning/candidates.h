@@ -1,0 +1,42 @@
+// The candidates for an op, among which the tuner chooses, beside the baseline that make() creates.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/device/cuda/cuda_op.h"
+
+namespace dp::kernels::cuda {
+
+// Families of candidates. DP_CANDIDATES=-warpgroup,-cudnn removes these two.
+namespace family {
+inline constexpr std::string_view gemm = "gemm", mma = "mma", resident = "resident", warpgroup = "warpgroup",
+                                  wgmma = "wgmma", thin = "thin", cudnn = "cudnn", cublaslt = "cublaslt",
+                                  unfused = "unfused";
+}
+
+struct Candidate {
+  std::string_view family;                        // see above
+  std::string name;                               // equals implementation() of the op
+  std::function<std::unique_ptr<CudaOp>()> make;  // null or Error: not available on this device
+};
+
+// The families that DP_CANDIDATES removes, sorted. Error(usage) if it is malformed or names an unknown family.
+std::vector<std::string> removed_families();
+
+// None of these functions returns candidates of removed families. The baseline is not a candidate.
+// The order is the same in every run, the most promising first. All ops use the tensors that `baseline` resolved.
+std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options);
+// Asking the libraries takes tens of milliseconds.
+std::vector<Candidate> library_candidates(const OpDesc& desc, const CudaOpOptions& options);
+// Own and library candidates.
+std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options);
+
+// The op to use without trials: the first tensor-core candidate (conv/cuda_mma.h), otherwise `ordinary`, which make()
+// created. In trials `ordinary` stays the baseline, with which candidates are compared.
+std::unique_ptr<CudaOp> untried(const OpDesc& desc, std::unique_ptr<CudaOp> ordinary, const CudaOpOptions& options);
+
+}  // namespace dp::kernels::cuda

@@ -1,0 +1,216 @@
+// OptimizerUpdate, MovingAverage, GradNormPartials, GradNormFinish. The formula of each optimizer is in
+// update/update_rules.h. Compiled without contraction of a*b+c (nvcc -fmad=false, host compilers -ffp-contract=off), so
+// that each new value is the same in every build and on the CPU.
+#include "kernels/device/cuda/block.h"
+#include "kernels/device/cuda/cuda_op.h"
+#include "kernels/elementwise/cuda.h"
+#include "kernels/op_args.h"
+#include "kernels/step_state.h"
+
+namespace dp::kernels::cuda {
+namespace {
+
+constexpr int kFinishThreads = 1024;
+
+__device__ __forceinline__ bool is_finite(double value) { return value - value == 0; }
+
+// `first` and `second`: the state. `copy`: the 16-bit weights that layers read in mixed precision. It is not used if
+// Copy is float.
+template <int kWidth, typename Element, typename Copy>
+__global__ void __launch_bounds__(kElementThreads)
+    update_kernel(float* weights, const float* gradients, float* first, float* second, const std::uint8_t* groups,
+                  const StepInputs* inputs, StepResults* results, Copy* copy, long long count) {
+  constexpr bool kCopies = !std::is_same_v<Copy, float>;
+  if (results->skip != 0) return;
+  const long long at = first_element<kWidth>();
+  if (at >= count) return;
+  const UpdateInputs& update = inputs->update;
+  const Element element({update.groups[groups ? groups[at / kGroupElements] : 0], update.constants, results->clip,
+                         number_of(update, *results)});
+  bool finite = true;
+  if (at + kWidth <= count) {
+    Pack<kWidth> weight = load_pack<kWidth>(weights + at), a{}, b{};
+    const Pack<kWidth> gradient = load_pack<kWidth>(gradients + at);
+    if constexpr (Element::kSlots > 0) a = load_pack<kWidth>(first + at);
+    if constexpr (Element::kSlots > 1) b = load_pack<kWidth>(second + at);
+    for (int k = 0; k < kWidth; ++k) {
+      weight.v[k] = element(gradient.v[k], weight.v[k], a.v[k], b.v[k]);
+      finite &= is_finite(weight.v[k]);
+    }
+    store_pack(weights + at, weight);
+    if constexpr (Element::kSlots > 0) store_pack(first + at, a);
+    if constexpr (Element::kSlots > 1) store_pack(second + at, b);
+    if constexpr (kCopies) store_pack(copy + at, weight);
+  } else {
+    for (long long i = at; i < count; ++i) {
+      float a = 0, b = 0;
+      if constexpr (Element::kSlots > 0) a = first[i];
+      if constexpr (Element::kSlots > 1) b = second[i];
+      weights[i] = element(gradients[i], weights[i], a, b);
+      if constexpr (Element::kSlots > 0) first[i] = a;
+      if constexpr (Element::kSlots > 1) second[i] = b;
+      finite &= is_finite(weights[i]);
+      if constexpr (kCopies) copy[i] = from_float<Copy>(weights[i]);
+    }
+  }
+  if (!finite) atomicExch(&results->grad_nonfinite, 1u);
+}
+
+template <int kWidth>
+__global__ void __launch_bounds__(kElementThreads)
+    moving_average_kernel(const float* x, float* average, const StepInputs* inputs, long long count) {
+  const float share = static_cast<float>(inputs->average_share);
+  map_elements<kWidth>(x, average, average, count,
+                       [=](float value, float mean) { return mean + share * (value - mean); });
+}
+
+// One block per kNormBlock elements.
+template <int kWidth>
+__global__ void __launch_bounds__(kElementThreads)
+    grad_norm_partials_kernel(const float* x, double* partials, long long count) {
+  constexpr int kEach = kNormBlock / kElementThreads;
+  static_assert(kEach == 4, "one pack for each thread");
+  const long long first = first_element<kEach>();
+  double sum = 0;
+  if (first + kEach <= count) {
+    for (int k = 0; k < kEach; k += kWidth) {
+      const Pack<kWidth> values = load_pack<kWidth>(x + first + k);
+      for (const float value : values.v) sum += static_cast<double>(value) * static_cast<double>(value);
+    }
+  } else {
+    for (long long i = first; i < count; ++i) sum += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  }
+  sum = block_sum<kElementThreads>(sum);
+  if (threadIdx.x == 0) partials[blockIdx.x] = sum;
+}
+
+struct Scaling {
+  float growth, backoff;
+  unsigned interval;
+};
+
+// Returns scale * factor, or `scale` if the product is not finite or is below the smallest normal float.
+__device__ __forceinline__ float adapted(float scale, float factor) {
+  const float next = scale * factor;
+  return is_finite(next) && next >= 1.17549435e-38f ? next : scale;
+}
+
+// Runs in one block. `scaler` may be null.
+__global__ void __launch_bounds__(kFinishThreads)
+    grad_norm_finish_kernel(const double* partials, const StepInputs* inputs, StepResults* results, LossScaler* scaler,
+                            long long blocks, Scaling scaling) {
+  double sum = 0;
+  for (long long i = threadIdx.x; i < blocks; i += kFinishThreads) sum += partials[i];
+  sum = block_sum<kFinishThreads>(sum);
+  if (threadIdx.x != 0) return;
+  const bool finite = is_finite(sum);
+  const double scale = scaler ? static_cast<double>(scaler->scale) : 1.0;
+  const double norm = sqrt(sum) / scale, max_norm = inputs->max_norm;
+  const double clip = max_norm / (norm + 1e-6);
+  results->grad_norm = norm;
+  results->clip = static_cast<float>((finite && max_norm > 0 && clip < 1 ? clip : 1.0) / scale);
+  results->skip = !finite && (scaler || inputs->skip_nonfinite != 0);
+  results->skipped_steps += results->skip;
+  if (!scaler) {
+    if (!finite) results->grad_nonfinite = 1;
+    return;
+  }
+  const unsigned good = finite ? scaler->good_steps + 1 : 0;
+  scaler->last_scale = scaler->scale;
+  if (!finite)
+    scaler->scale = adapted(scaler->scale, scaling.backoff);
+  else if (good == scaling.interval)
+    scaler->scale = adapted(scaler->scale, scaling.growth);
+  scaler->good_steps = good == scaling.interval ? 0 : good;
+}
+
+class OptimizerOp final : public CudaOp {
+ public:
+  explicit OptimizerOp(const OptimizerUpdate& desc) : desc_(desc) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<OptimizerUpdate>(pointers);
+    if (desc_.count == 0) return;
+    void* const copy = desc_.copy ? args.copy : nullptr;
+    const bool packs = take_packs(args.weights, args.gradients, args.first_state, args.second_state, copy);
+    in_type(desc_.copy.value_or(DType::f32), [&]<typename Copy>() {
+      with_element(desc_.rule, args.first_state != nullptr, [&]<typename Element>() {
+        launch(over_elements(name_of(desc_.rule), desc_.count, packs, stream),
+               packs ? update_kernel<4, Element, Copy> : update_kernel<1, Element, Copy>, args.weights, args.gradients,
+               args.first_state, args.second_state, args.groups, args.inputs, args.results, copy, desc_.count);
+      });
+    });
+  }
+
+ private:
+  OptimizerUpdate desc_;
+};
+
+class MovingAverageOp final : public CudaOp {
+ public:
+  explicit MovingAverageOp(const MovingAverage& desc) : count_(desc.count) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MovingAverage>(pointers);
+    const bool packs = take_packs(args.x, args.average);
+    if (count_ > 0)
+      launch(over_elements("moving_average", count_, packs, stream),
+             packs ? moving_average_kernel<4> : moving_average_kernel<1>, args.x, args.average, args.inputs, count_);
+  }
+
+ private:
+  long long count_;
+};
+
+class GradNormPartialsOp final : public CudaOp {
+ public:
+  explicit GradNormPartialsOp(const GradNormPartials& desc) : count_(desc.count) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GradNormPartials>(pointers);
+    if (count_ == 0) return;
+    const Launch where{"grad_norm_partials", dim3(blocks_for(count_, kNormBlock)), dim3(kElementThreads), stream};
+    launch(where, take_packs(args.x) ? grad_norm_partials_kernel<4> : grad_norm_partials_kernel<1>, args.x,
+           args.partials, count_);
+  }
+
+ private:
+  long long count_;
+};
+
+class GradNormFinishOp final : public CudaOp {
+ public:
+  explicit GradNormFinishOp(const GradNormFinish& desc) : desc_(desc) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GradNormFinish>(pointers);
+    const LossScaling scaling = desc_.scaling.value_or(LossScaling{});
+    launch({"grad_norm_finish", dim3(1), dim3(kFinishThreads), stream}, grad_norm_finish_kernel, args.partials,
+           args.inputs, args.results, desc_.scaling ? args.scaler : nullptr, desc_.blocks,
+           Scaling{scaling.growth, scaling.backoff, scaling.interval});
+  }
+
+ private:
+  GradNormFinish desc_;
+};
+
+}  // namespace
+
+std::unique_ptr<CudaOp> make(const OptimizerUpdate& desc, const CudaOpOptions&) {
+  return std::make_unique<OptimizerOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const MovingAverage& desc, const CudaOpOptions&) {
+  return std::make_unique<MovingAverageOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const GradNormPartials& desc, const CudaOpOptions&) {
+  return std::make_unique<GradNormPartialsOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const GradNormFinish& desc, const CudaOpOptions&) {
+  return std::make_unique<GradNormFinishOp>(desc);
+}
+
+}  // namespace dp::kernels::cuda
