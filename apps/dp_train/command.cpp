@@ -184,10 +184,9 @@ void record_data(Command& command) {
   const std::string full = error ? command.data_path : path.lexically_normal().string();
   command.trainer.record.emplace_back("data-path", full);
   // `position` is not recorded: after such a run its checkpoints have the names of the data.
-  command.trainer.record.emplace_back("classes-from", command.classes_from == "data" ? "data" : "checkpoint");
-  for (const char* const name : {"input", "classes", "images"})
+  if (command.classes_from == "data") command.trainer.record.emplace_back("classes-from", command.classes_from);
+  for (const char* const name : {"input", "classes", "images", "bad-images"})
     command.trainer.record.emplace_back(name, command_table().get(name, command));
-  command.trainer.record.emplace_back("bad-images", command.bad_images.value_or("fail"));
 }
 
 Command completed(const Command& command, const std::vector<dp::RecordedOption>& recorded, bool all_apply) {

@@ -32,9 +32,10 @@ dp::Shape parse_input(const std::string& text) {
 void check_belongs(const Command& command, const std::string& dataset) {
   if (command.bad_images == "skip" && dataset != "imagefolder")
     usage("--bad-images skip requires --dataset imagefolder: the files of " + dataset + " are checked at the start");
-  if ((dataset == "digits" || dataset == "synthetic") && command.given.contains("data-path"))
-    usage("--data-path has no effect on " + dataset + ", which has no files; name the data set that they are with " +
-          "--dataset, such as imagefolder, or leave --data-path out");
+  if ((dataset == "digits" || dataset == "synthetic") && command.given.contains("data-path") &&
+      !command.given.contains("dataset"))
+    usage("--data-path has no effect on " + dataset + ", the data set without --dataset; name the one of these files " +
+          "with --dataset, such as imagefolder");
   if (dataset == "synthetic") return;
   for (const auto& [flag, given] :
        {std::pair("--input", command.input.has_value()),

@@ -64,12 +64,13 @@ Command with_recorded_options(const Command& command, const std::shared_ptr<dp::
   return complete(command, dp::recorded_options(config));
 }
 
-dp::RunSummary run_or_evaluate(dp::Trainer& trainer, const Command& command, const dp::TrainerCallbacks& console) {
+dp::RunSummary run_or_evaluate(dp::Trainer& trainer, const Command& command, const dp::TrainerCallbacks& console,
+                               const dp::ProcessGroup* group) {
   try {
     return command.evaluate ? trainer.evaluate(console) : trainer.run(console);
   } catch (const dp::Error& error) {
     if (error.code() != dp::ErrorCode::data || command.trainer.dataset_name != "imagefolder") throw;
-    if (command.bad_images == "skip") throw;
+    if (command.bad_images == "skip" || (group != nullptr && group->failure())) throw;  // the failed rank has said it
     throw dp::Error(error.code(),
                     error.what() + std::string("; dp_train check-data lists all bad images, and "
                                                "--bad-images skip passes them over"),
@@ -120,7 +121,7 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
     if (leads) std::printf("%s", trainer.net().describe_plan(options.batch_size).c_str());
     return code_of(signals);
   }
-  const dp::RunSummary summary = run_or_evaluate(trainer, command, *console);
+  const dp::RunSummary summary = run_or_evaluate(trainer, command, *console, group.get());
   console.reset();  // ends an open progress line
   if (leads) dp::print_summary(summary, options.resumed_with);
   try {

@@ -72,7 +72,6 @@ TEST_CASE("a path that has no effect, or that is an address, is rejected") {
   check_table({
       {{"check-data", "--data-path", "."}, 2, {"--data-path has no effect on digits", "--dataset"}},
       {{"--data-path", ".", "--dry-run"}, 2, {"--data-path has no effect on digits"}},
-      {{"--dataset", "synthetic", "--data-path", "."}, 2, {"--data-path has no effect on synthetic"}},
       {{"--output-dir", "ftp://me:secret@host/run"}, 2, {"--output-dir", "is an address", "***@host"}},
   });
 }
