@@ -1,10 +1,10 @@
 #include "engine/replica/replica.h"
-#include "kernels/op_args.h"
 
 #include <algorithm>
 #include <numeric>
 
 #include "engine/replica/aligned.h"
+#include "kernels/op_args.h"
 
 namespace dp::engine {
 namespace {

@@ -140,12 +140,7 @@ std::unique_ptr<HostOp> with_free_images(const Desc& d, const CpuOpOptions& opti
 
 std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options) {
   if (is_widened(d.x.type, options)) return widened_layer(d, options);
-  dnnl::primitive_attr attr = op_attributes();
-  if (d.relu) {
-    dnnl::post_ops ops;
-    dnnl_compat::append_relu(ops);
-    attr.set_post_ops(ops);
-  }
+  const dnnl::primitive_attr attr = op_attributes(d.relu);
   const DnnlDesc bias = bias_desc(d.bias, d.w);
   const bool winograd = has_winograd(d.x, options) && options.fast_convolutions &&
                         winograd_pays(ConvPass::forward, d.w.shape, d.y.shape, d.window);

@@ -1,5 +1,4 @@
 #include "kernels/conv/cpu_thin.h"
-#include "kernels/op_args.h"
 
 #include <algorithm>
 #include <cstring>
@@ -8,6 +7,7 @@
 #include "kernels/device/cpu/dnnl_op.h"
 #include "kernels/device/cpu/lanes.h"
 #include "kernels/device/cpu/parallel.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {

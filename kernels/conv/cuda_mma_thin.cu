@@ -1,4 +1,4 @@
-// The forward pass of convolutions with few input channels on tensor cores.
+// Forward pass on tensor cores for images with few channels.
 #include "kernels/conv/cuda_mma_thin.h"
 
 #include <cstdint>
@@ -16,11 +16,11 @@
 #include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
+namespace {
 
 // Windows of an image with few channels, in shared memory. A patch is the window of one cell of y, an element of it is
 // numbered (kernel row, kernel col, channel). Lines are spaced: each image has its lines of padding, each line its
 // columns of padding, all zeros. So an element is at the sum of two offsets: of its cell, and of its number.
-
 struct ThinPatches {
   Geometry geometry;
   Count lines;  // spaced, of one image
@@ -84,8 +84,6 @@ __device__ __forceinline__ unsigned pair_of(std::uint16_t low, std::uint16_t hig
 
 // Whether a block of the forward has enough shared memory.
 bool thin_forward_fits(const Geometry& geometry, std::size_t shared_memory);
-
-namespace {
 
 constexpr int kLeastCapability = 80;
 
@@ -294,11 +292,11 @@ class ThinMmaNormForwardOp final : public CudaOp {
   MomentsOfTiles moments_;
 };
 
-}  // namespace
-
 bool thin_forward_fits(const Geometry& geometry, std::size_t shared_memory) {
   return product_of(geometry, false, false).shared_bytes() <= shared_memory;
 }
+
+}  // namespace
 
 std::unique_ptr<CudaOp> make_thin_mma(const Conv2dForward& d) {
   return std::make_unique<ThinMmaForwardOp>(d, geometry_of(d.x, d.w, d.y, d.window));

@@ -1,7 +1,6 @@
 // The ops of kernels/fused/fused_layers.h as single kernels in float32, for layers so small
 // that the cost of a launch matters.
 #include "kernels/fused/cuda_fused_layers.h"
-#include "kernels/op_args.h"
 
 #include "kernels/conv/cuda_gemm_conv.h"
 #include "kernels/conv/cuda_thin.h"
@@ -10,6 +9,7 @@
 #include "kernels/linear/cuda_gemm_beside.h"
 #include "kernels/linear/cuda_gemm_tile.h"
 #include "kernels/linear/cuda_linear.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {
 

@@ -36,12 +36,7 @@ DnnlDesc weights_as_forward(const LinearBackwardData& d) {
 
 std::unique_ptr<HostOp> make(const LinearForward& d, const CpuOpOptions& options) {
   if (is_widened(d.x.type, options)) return widened_layer(d, options);
-  dnnl::primitive_attr attr = op_attributes();
-  if (d.relu) {
-    dnnl::post_ops ops;
-    dnnl_compat::append_relu(ops);
-    attr.set_post_ops(ops);
-  }
+  const dnnl::primitive_attr attr = op_attributes(d.relu);
   const DnnlDesc bias = bias_desc(d.bias, d.w);
   const auto pd = dnnl_compat::linear_forward(dnnl_engine(), requested(d.x), requested(d.w, weight_dims(d.x, d.w)),
                                               bias, requested(d.y), attr);

@@ -1,5 +1,4 @@
 #include "kernels/linear/cpu_chunks.h"
-#include "kernels/op_args.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,6 +6,7 @@
 #include "kernels/device/cpu/announce.h"
 #include "kernels/device/cpu/dnnl_op.h"
 #include "kernels/device/cpu/parallel.h"
+#include "kernels/op_args.h"
 
 namespace dp::kernels {
 namespace {

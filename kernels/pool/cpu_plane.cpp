@@ -1,7 +1,6 @@
 #include "kernels/pool/cpu_plane.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "kernels/device/cpu/lanes.h"
 

@@ -6,6 +6,7 @@
 #include "kernels/pool/cuda_pool.h"
 
 namespace dp::kernels::cuda {
+namespace {
 
 // Base class of the pooling ops: layouts, geometry, and choice of the kernel's form.
 class PoolOp : public CudaOp {
@@ -54,8 +55,6 @@ class PoolOp : public CudaOp {
 
 // MaxPool2dForward with fused ReLU and dropout, and its gradient. A thread computes one pack
 // of y or dx. In backward it gathers the gradients of all windows that cover the pack.
-
-namespace {
 
 template <int kWidth>
 __device__ __forceinline__ void store_mask(std::uint8_t* mask, const int (&cells)[kWidth]) {

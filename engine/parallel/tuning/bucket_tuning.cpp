@@ -1,4 +1,5 @@
 #include "engine/parallel/tuning/bucket_tuning.h"
+
 #include "kernels/op_args.h"
 
 #include <algorithm>

@@ -1,5 +1,4 @@
 // Creates NCCL communicators: in one process, or across processes through Rendezvous.
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>

@@ -12,9 +12,14 @@ const dnnl::engine& dnnl_engine() {
   return engine;
 }
 
-dnnl::primitive_attr op_attributes() {
+dnnl::primitive_attr op_attributes(bool relu) {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  if (relu) {
+    dnnl::post_ops ops;
+    dnnl_compat::append_relu(ops);
+    attr.set_post_ops(ops);
+  }
   return attr;
 }
 

@@ -1,4 +1,4 @@
-// Ops that run a primitive of oneDNN, whose versions 2.x and 3.x differ.
+// Base of the ops that run a oneDNN primitive. Supports the APIs of oneDNN 2.x and 3.x.
 #pragma once
 
 #include <omp.h>
@@ -183,8 +183,8 @@ namespace dp::kernels {
 
 // Common parts of the oneDNN ops: the engine, and a primitive with prebuilt arguments.
 
-const dnnl::engine& dnnl_engine();     // one per process
-dnnl::primitive_attr op_attributes();  // the caller provides the scratchpad
+const dnnl::engine& dnnl_engine();                      // one per process
+dnnl::primitive_attr op_attributes(bool relu = false);  // the caller provides the scratchpad
 
 // Whether oneDNN chose its reference loops, hundreds of times slower than its other implementations.
 template <typename PrimitiveDesc>

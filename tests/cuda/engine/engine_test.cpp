@@ -52,7 +52,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without ReLUs equals the reference 
     const auto origin = DataParallel(model, oracle).weights(), moved = step(model, oracle, batch);
     SimulatedGpus machine(2);
     // Bias gradients before a normalisation nearly cancel, so their relative error depends on the order of additions:
-    // it was below 1e-5, and 1.01e-5 after the order had changed. The bound is that of engine_slow_test.cpp.
+    // it rose from below 1e-5 to 1.01e-5 when the order changed. The bound is that of engine_slow_test.cpp.
     check_against_reference(model, batch, on_gpus(2, 2), norm, Reduce::sharded, expected, moved, origin, 4e-5);
   }
 }

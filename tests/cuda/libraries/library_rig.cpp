@@ -1,4 +1,4 @@
-#include "cuda/vendor/library_rig.h"
+#include "cuda/libraries/library_rig.h"
 
 #include <cstring>
 

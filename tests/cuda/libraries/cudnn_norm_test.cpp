@@ -2,8 +2,8 @@
 #include <cmath>
 
 #include "cuda/last.h"
+#include "cuda/libraries/library_rig.h"
 #include "cuda/simulated_gpus.h"
-#include "cuda/vendor/library_rig.h"
 #include "kernels/conv/cuda_cudnn.h"
 #include "kernels/layer_calls.h"
 #include "kernels/norm/cuda_library.h"

@@ -2,8 +2,8 @@
 #include "kernels/conv/cuda_cudnn.h"
 
 #include "cuda/last.h"
+#include "cuda/libraries/library_rig.h"
 #include "cuda/simulated_gpus.h"
-#include "cuda/vendor/library_rig.h"
 #include "dp/error.h"
 #include "kernels/device/cuda/owner.h"
 #include "kernels/layer_calls.h"

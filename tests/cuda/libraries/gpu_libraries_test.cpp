@@ -5,7 +5,7 @@
 #include <cstdio>
 
 #include "cuda/last.h"
-#include "cuda/vendor/judged_candidates.h"
+#include "cuda/libraries/judged_candidates.h"
 #include "kernels/device/cuda/context.h"
 #include "kernels/device/cuda/cuda_backend.h"
 #include "kernels/device/cuda/libraries/libraries.h"

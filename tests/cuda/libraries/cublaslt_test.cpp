@@ -1,8 +1,8 @@
 // Linear layers through a simulated cuBLASLt that checks every descriptor.
 #include "kernels/linear/cuda_cublaslt.h"
 
+#include "cuda/libraries/library_rig.h"
 #include "cuda/simulated_gpus.h"
-#include "cuda/vendor/library_rig.h"
 #include "dp/error.h"
 #include "kernels/layer_calls.h"
 #include "simulated_cuda/cublaslt/simulated_cublaslt.h"

@@ -1,13 +1,13 @@
 // Library candidates in the tuner: which one is chosen, what is cached, and that a network trains with them.
 #include "cuda/last.h"
-#include "cuda/vendor/library_rig.h"
+#include "cuda/libraries/library_rig.h"
 
 #include <set>
 #include <utility>
 
 #include "cuda/engine/narrow_nets.h"
+#include "cuda/libraries/judged_candidates.h"
 #include "cuda/simulated_gpus.h"
-#include "cuda/vendor/judged_candidates.h"
 #include "kernels/conv/cuda_cudnn.h"
 #include "kernels/device/cuda/context.h"
 #include "kernels/linear/cuda_cublaslt.h"
