@@ -34,8 +34,8 @@ void check_belongs(const Command& command, const std::string& dataset) {
     usage("--bad-images skip requires --dataset imagefolder: the files of " + dataset + " are checked at the start");
   if ((dataset == "digits" || dataset == "synthetic") && command.given.contains("data-path") &&
       !command.given.contains("dataset"))
-    usage("--data-path has no effect on " + dataset + ", the data set without --dataset; name the one of these files " +
-          "with --dataset, such as imagefolder");
+    usage("--data-path requires --dataset: " + dataset + ", the default, reads no files; add for example " +
+          "--dataset imagefolder");
   if (dataset == "synthetic") return;
   for (const auto& [flag, given] :
        {std::pair("--input", command.input.has_value()),

@@ -38,7 +38,7 @@ std::string ignored_launcher(const Command& command, bool is_rank) {
   struct Launcher {
     const char *size, *rank, *name;
   };
-  // The variable of a step of Slurm, which a batch script does not have.
+  // srun sets SLURM_STEP_NUM_TASKS. A batch script has SLURM_NTASKS, but runs only once.
   constexpr Launcher kLaunchers[] = {{"WORLD_SIZE", "RANK", "torchrun"},
                                      {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun"},
                                      {"PMI_SIZE", "PMI_RANK", "mpirun"},
@@ -54,9 +54,9 @@ std::string ignored_launcher(const Command& command, bool is_rank) {
   for (const auto& [size, rank, name] : kLaunchers)
     if (number(size) > 1 && number(rank) == 0)
       return std::string(size) + " is " + std::to_string(number(size)) + ", but " +
-             (one ? "--engine dp runs one process" : "this process starts ranks of its own") + ": copies that " + name +
-             " starts train the same network, each by itself; to train one together, " +
-             (one ? "use --engine ddp" : "start them by mpirun, or set RANK and WORLD_SIZE as torchrun does");
+             (one ? "--engine dp runs one process" : "this process starts ranks of its own") + ": each copy that " +
+             name + " starts trains the whole network by itself; to train one network together, " +
+             (one ? "use --engine ddp" : "start them with mpirun, or set RANK and WORLD_SIZE as torchrun does");
   return "";
 }
 

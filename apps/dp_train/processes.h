@@ -15,8 +15,8 @@ namespace dp_train {
 // dp::Error(usage) for flags that the chosen --engine does not support, or that contradict each other.
 void check_processes(const Command& command);
 
-// A warning if a launcher (torchrun, srun, mpirun) started several copies of a run, and this one is no rank of a
-// process group. It names the environment variable. Empty otherwise, and in all copies but the first.
+// A warning if a launcher (torchrun, srun, mpirun) started several copies and this one has not joined a process group.
+// It names the environment variable. Only the first copy gets it; others get an empty text.
 std::string ignored_launcher(const Command& command, bool is_rank);
 
 // This process's rank, if a launcher or mpirun started it as one. Nullopt if this process must start the ranks.

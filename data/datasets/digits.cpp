@@ -1,4 +1,4 @@
-// The data set "digits": glyphs, the pen that draws them, and the data set.
+// Draws the data set "digits".
 #include "data/datasets/digits.h"
 
 #include <algorithm>

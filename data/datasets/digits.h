@@ -1,4 +1,4 @@
-// The data set "digits": handwritten digits, drawn by strokes of a pen.
+// The data set "digits": drawn handwritten digits.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@ struct FoundInstead {
 FoundInstead cifar_found_instead(const std::vector<std::filesystem::path>& places, const std::string& dataset);
 // The same for MNIST and Fashion-MNIST: IDX files of other names or types, EMNIST, QMNIST and others.
 std::string mnist_found_instead(const std::vector<std::filesystem::path>& places);
-// The folder of a file, "." for a name alone.
+// The parent folder of a path; "." if the path is only a name.
 inline std::string folder_of(const std::filesystem::path& file) {
   return file.has_parent_path() ? file.parent_path().string() : ".";
 }

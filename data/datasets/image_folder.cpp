@@ -1,4 +1,4 @@
-// Folders of images, one for each class: as torchvision reads them, or as a list of paths.
+// The data set "imagefolder": a folder of images for each class.
 #include "data/datasets/image_folder.h"
 
 #include <sys/stat.h>

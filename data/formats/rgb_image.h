@@ -1,4 +1,4 @@
-// Images as RGB bytes, and what a file is by its first bytes.
+// Decodes images to RGB, and identifies file types by their first bytes.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// Fills batches: the order of the samples of an epoch, and their bytes.
+// Shuffles the samples of an epoch and fills batches with them.
 #pragma once
 
 #include <array>

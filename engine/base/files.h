@@ -1,4 +1,4 @@
-// Files: messages about them, their operations, and writes that a crash cannot leave half done.
+// File operations, atomic and durable writes, and error messages about files.
 #pragma once
 
 #include <sys/types.h>
@@ -20,7 +20,7 @@ std::string excerpt(std::string_view text, std::size_t longest = 80);
 
 // Error(data): "<path>: <fault>".
 [[noreturn]] void throw_data(std::string_view path, const std::string& fault);
-// The remedy for an errno of a file operation, such as "; free some space". Empty if there is none.
+// Advice for an errno, for example "; free some space". Empty for other errors.
 const char* remedy_of(int error);
 // Error(data) and Error(io): "<path>: <doing> failed: <strerror>". Error(io) also has the remedy.
 [[noreturn]] void throw_data_errno(std::string_view path, const std::string& doing, int error);

@@ -1,4 +1,4 @@
-// Writes and reads state.json and whole checkpoints.
+// Reads and writes checkpoints and their state.json.
 #include "engine/checkpoint/checkpoint.h"
 
 #include <sys/stat.h>
@@ -10,7 +10,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <span>
-#include <string_view>
 
 #include "dp/checkpoint.h"
 #include "dp/error.h"

@@ -1,4 +1,4 @@
-// The folders of checkpoints: their names, how one replaces another, and what a crash leaves.
+// Names, replacement and recovery of checkpoint folders.
 #pragma once
 
 #include <sys/types.h>

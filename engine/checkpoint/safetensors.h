@@ -1,4 +1,4 @@
-// The sources of bytes and JSON that parsers read, and the format of weights, safetensors: reading and writing.
+// Readers and writers of safetensors, and the sources of bytes and JSON that they share with other parsers.
 #pragma once
 
 #include <cstddef>

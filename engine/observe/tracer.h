@@ -1,4 +1,4 @@
-// Traces of steps: their spans, and the text of a trace file.
+// Records the spans of traced steps and writes trace files.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Optimizers: their slots, options and learning-rate schedules.
+// Names, state tensors, options and learning-rate schedules of the optimizers.
 #include "engine/optimizer/optimizer.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// A connection between two ranks: the token that both know, sockets, and messages.
+// Sockets, authentication and messages between two ranks.
 #pragma once
 
 #include <chrono>
@@ -24,7 +24,7 @@ int port_of(const FileHandle& socket);  // local port
 
 // Retries until `deadline`. Error(timeout) with the reason of the last attempt.
 FileHandle connect_to(const std::string& address, int port, Clock::time_point deadline);
-// Accepts a pending connection; returns an empty handle if there is none.
+// Accepts a pending connection. Returns an empty handle if no connection is pending.
 FileHandle accept_from(const FileHandle& listener);
 
 // An eventfd that wakes a poll(): readable after raise(), until clear().

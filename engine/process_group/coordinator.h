@@ -1,4 +1,4 @@
-// The coordinator of a process group: a thread on rank 0, and the texts that ranks exchange with it.
+// The coordinator: the thread of rank 0 that serves all ranks of a process group.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Starts a process for each rank, marks their lines, and passes signals on.
+// Starts the ranks, prefixes their output and forwards signals to them.
 #include "engine/process_group/launcher.h"
 
 #include <fcntl.h>

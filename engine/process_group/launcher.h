@@ -1,4 +1,4 @@
-// What a launcher of ranks needs: prefixed output, and Ctrl-Z for all ranks.
+// Output and suspension of launched ranks.
 #pragma once
 
 #include <signal.h>
@@ -23,9 +23,9 @@ class LinePrefix {
 
 void write_line(int to, const std::string& text);
 
-// Ctrl-Z for a program whose work runs in processes of another process group.
-// During its lifetime, a SIGTSTP to this process first stops `group`; the group continues when this process does. At
-// most one object at a time. Without effect if the program handles or ignores SIGTSTP.
+// Suspends another process group together with this process. SIGTSTP (Ctrl-Z) stops `group` first, then this process.
+// When this process continues, `group` continues too. Only one object may exist at a time. It has no effect if the
+// program handles or ignores SIGTSTP.
 class SuspendTogether {
  public:
   explicit SuspendTogether(pid_t group);

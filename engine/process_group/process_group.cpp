@@ -1,4 +1,4 @@
-// The ranks that train together: from the environment, over MPI or the coordinator.
+// Joins a process group, from the environment or over MPI, and exchanges messages in it.
 #include <ifaddrs.h>
 #include <poll.h>
 #include <unistd.h>

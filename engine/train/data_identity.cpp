@@ -72,7 +72,7 @@ Part describe(const Dataset& dataset) {
   return part;
 }
 
-// A combining accent is shown as bytes: "e" with one looks like the single letter that other systems store.
+// Shows combining accents as bytes. Otherwise "e" plus an accent looks the same as the single accented letter.
 std::string shown(const std::string& name) {
   std::string text;
   for (std::size_t i = 0; i < name.size(); ++i) {
@@ -113,15 +113,15 @@ std::string difference(const Names& had, const Names& now) {
                             shown(now.at(first)));
 }
 
-// Why the classes cannot be matched by number: a name that is in both lists has another position in each. Empty if they
-// can.
+// Classes can be matched by number only if every name in both lists has the same position. Returns the first violation,
+// or an empty text.
 std::string moved(const Names& had, const Names& now) {
-  if (had.size() != now.size()) return fmt::format("there are {}, not {}", now.size(), had.size());
+  if (had.size() != now.size()) return fmt::format("there are {} classes, not {}", now.size(), had.size());
   std::map<std::string, std::size_t> numbers;
   for (std::size_t i = 0; i < had.size(); ++i) numbers.emplace(had[i], i);
   for (std::size_t i = 0; i < now.size(); ++i)
     if (const auto at = numbers.find(now[i]); at != numbers.end() && at->second != i)
-      return fmt::format("'{}' was class {} and is class {}", shown(now[i]), at->second, i);
+      return fmt::format("'{}' was class {} and is now class {}", shown(now[i]), at->second, i);
   return "";
 }
 
@@ -165,7 +165,7 @@ void require_same_classes(const std::string& source, const Names& had, const Nam
     if (notice) notice(text + "; class i of the data set uses output i (--classes-from position)");
     return;
   }
-  std::string remedy = by_position ? "--classes-from position does not apply, because " + move + "; " : std::string();
+  std::string remedy = by_position ? "--classes-from position cannot be used: " + move + "; " : std::string();
   remedy += "name the classes as before";
   if (missing_from(now, had).empty())
     remedy += ", or match them by name with --classes-from data";

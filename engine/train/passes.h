@@ -1,4 +1,4 @@
-// Passes over the data, for training and evaluation, and their clock.
+// Training and evaluation passes, and the clock that measures them.
 #pragma once
 
 #include <chrono>

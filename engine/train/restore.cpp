@@ -119,12 +119,12 @@ void require_same_step(const Resumed& resumed, const std::string& had, const std
   if (then.contains("bn")) require_equal(resumed, "bn", text(then, "bn"), text(now, "bn"));
   require_equal(resumed, "logical-shards", text(then, "logical-shards"), text(now, "logical-shards"));
   if (!now.contains("logical-shards")) return;
-  // Results depend on these options bit for bit.
+  // With logical shards these options change the bits.
   const std::string threads = text(then, "threads-per-replica");
   if (const auto team = kernels::largest_team(); team && team->cores < std::atoi(threads.c_str()))
     throw Error(ErrorCode::usage,
-                fmt::format("checkpoint '{}' was made with threads-per-replica {}, which {} does not permit; change "
-                            "that, or start a new run",
+                fmt::format("checkpoint '{}' was made with threads-per-replica {}, which {} does not permit; remove "
+                            "that limit, or start a new run",
                             resumed.folder, threads, team->source));
   for (const char* const key : {"threads-per-replica", "reduce-dtype"})
     require_equal(resumed, key, text(then, key), text(now, key));

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <algorithm>
 #include <cstring>
-#include <string_view>
 #include <type_traits>
 
 #include "dp/error.h"

@@ -1,4 +1,4 @@
-// The start of a run: options that cannot work, where images are, and a state that is equal on every rank.
+// Checks the options of a run, chooses where images are stored, and sets the same initial state on every rank.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// A request to stop a run, and the mark for slow file access.
+// Requests to stop a run, and a marker for slow file access.
 #pragma once
 
 #include <atomic>
@@ -29,7 +29,7 @@ class Busy {
   ProcessGroup* group_;
 };
 
-// The message of an error for the user.
+// The text of an exception.
 inline std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -89,8 +89,8 @@ class StopRequest {
     other_failed_ = !first.empty() && !failure_;
     return first.empty() ? first : first.substr(1);
   }
-  // Throws the failure, if any. Every rank calls it after cause(). No rank reports its failure to the group, which ends
-  // all calls of the others, before every rank is here; the others then wait for that report.
+  // Throws the failure, if any. Every rank must call it after cause(). It first waits for all ranks, because a reported
+  // failure ends all later calls in the group. The ranks without a failure then wait for the report.
   void rethrow() const {
     if (group_ && (failure_ || other_failed_)) try {
         group_->exchange("");

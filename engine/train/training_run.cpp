@@ -142,7 +142,7 @@ void TrainingRun::report_kept() const {
 void TrainingRun::train() {
   interrupted_ = stop_.asked_now();  // planning may have taken long
   if (finished() && !interrupted_)
-    notice(fmt::format("nothing is left to train: the run is at step {}, after {} epochs of {}", state_.step,
+    notice(fmt::format("nothing is left to train: the run is at step {}, after {} of {} epochs", state_.step,
                        state_.epoch, std::max(state_.epoch, options_.epochs)));
   while (!finished() && !interrupted_) {
     train_epoch();

@@ -29,7 +29,7 @@ inline constexpr std::int64_t kSliceBlock = 1024;
 // order, and multiples of kSliceBlock, except that the last one may be shorter. Their sizes differ by at most one
 // block. Slices may be empty.
 Range slice_of(std::int64_t count, int rank, int size);
-// The sum of the sizes of the ranks before `rank`: where its part begins in gather and scatter.
+// Offset of a rank's part in gather and scatter: the sum of the sizes of all lower ranks.
 std::size_t bytes_before(std::span<const std::size_t> bytes, int rank);
 
 // Reductions add the ranks' values per element in a fixed binary tree of the rank index, ((0+1)+(2+3))+..., so that

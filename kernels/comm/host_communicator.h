@@ -1,4 +1,4 @@
-// Collectives and links in host memory: between the replicas of one process, or of processes that share memory.
+// Collectives and links in host memory, between threads or between processes that share memory.
 #pragma once
 
 #include <array>

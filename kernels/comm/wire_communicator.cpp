@@ -1,7 +1,6 @@
 #include "kernels/comm/wire_communicator.h"
 
 #include <algorithm>
-#include <string>
 #include <system_error>
 
 #include "kernels/device/host/cores.h"

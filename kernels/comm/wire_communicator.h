@@ -1,4 +1,4 @@
-// A communicator over a wire to other processes. A thread of its own makes the calls while the replica computes.
+// A communicator between processes. Its own thread executes the calls while the replica computes.
 #pragma once
 
 #include <atomic>

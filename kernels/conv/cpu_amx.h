@@ -1,4 +1,4 @@
-// Weight gradients of convolutions in bfloat16 on AMX.
+// Weight gradients of bfloat16 convolutions with AMX.
 #pragma once
 
 #include <algorithm>

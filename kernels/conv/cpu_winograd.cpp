@@ -1,4 +1,4 @@
-// The ops that use Winograd's method, and the rule for its use.
+// Convolutions by Winograd's algorithm, and the rule that selects it.
 #include "kernels/conv/cpu_winograd.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Convolutions by cuDNN: a candidate for each engine that supports the graph of the op.
+// Convolutions with cuDNN. Each engine that supports the graph of an op is a candidate.
 #pragma once
 
 #include "kernels/device/cuda/libraries/cudnn_graph.h"

@@ -1,4 +1,4 @@
-// Convolutions fused with batch normalisation by cuDNN.
+// Convolutions fused with batch normalisation, with cuDNN.
 #pragma once
 
 #include "kernels/conv/cuda_cudnn.h"

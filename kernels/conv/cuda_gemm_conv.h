@@ -1,4 +1,4 @@
-// Convolutions as matrix products: their geometry, also that of linear layers, and the gradient of the bias.
+// Convolutions as matrix products: geometry (also of linear layers) and bias gradient.
 #pragma once
 
 #include "dp/shape.h"

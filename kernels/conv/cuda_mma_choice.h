@@ -9,9 +9,9 @@
 
 namespace dp::kernels::cuda {
 
-// 128x128, 256x64, 128x64, 64x64. The other kinds fit some convolutions only: resident keeps cells in shared memory
-// (cuda_mma_resident.h), warpgroup uses wgmma (cuda_warpgroup.h), and so do wgmma_wide and wgmma_narrow, with 128 and
-// 64 columns.
+// The first four kinds have 128x128, 256x64, 128x64 and 64x64 results. The others support only some convolutions.
+// resident caches cells in shared memory (cuda_mma_resident.h). warpgroup, wgmma_wide (128 columns) and wgmma_narrow
+// (64 columns) use wgmma (cuda_warpgroup.h).
 enum class MmaTileKind { large, tall, middle, small, resident, warpgroup, wgmma_wide, wgmma_narrow };
 inline constexpr MmaTileKind kMmaTileKinds[] = {MmaTileKind::large, MmaTileKind::tall, MmaTileKind::middle,
                                                 MmaTileKind::small};  // for every convolution
@@ -24,8 +24,8 @@ struct MmaChoice {
 struct MmaLimits {
   bool splittable = false;  // whether k may be split
   bool resident = false;    // whether a resident kernel fits
-  bool warpgroup = false;   // whether a kernel of the kind warpgroup fits
-  bool wgmma = false;       // whether one of the kinds wgmma_wide and wgmma_narrow fits
+  bool warpgroup = false;   // whether the kind warpgroup supports it
+  bool wgmma = false;       // whether wgmma_wide or wgmma_narrow supports it
   bool wgmma_first = true;  // whether wgmma is faster than mma.sync
 };
 

@@ -1,4 +1,4 @@
-// Tiles of convolutions on tensor cores: values in chunks, operands in shared memory, the product, its kernel.
+// Tile kernels of convolutions on tensor cores: operands in shared memory, product and epilogue.
 #pragma once
 
 #include "device_code.h"

@@ -1,4 +1,4 @@
-// 3x3 convolutions by the products of warpgroups (wgmma, sm_90a).
+// 3x3 convolutions with wgmma (sm_90a).
 #pragma once
 
 #include "kernels/conv/cuda_mma_resident.h"

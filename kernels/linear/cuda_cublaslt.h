@@ -1,4 +1,4 @@
-// Linear layers by cuBLASLt.
+// Linear layers with cuBLASLt.
 #pragma once
 
 #include <memory>

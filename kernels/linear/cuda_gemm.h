@@ -1,4 +1,4 @@
-// Matrix products of convolutions and linear layers: addresses of operands, and the op that launches them.
+// Matrix products of convolutions and linear layers: operand addresses and launch.
 #pragma once
 
 #include <algorithm>
@@ -270,7 +270,7 @@ inline unsigned counters_of(const GemmShape& shape, int splits) {
          static_cast<unsigned>(end_groups(splits) + 1);
 }
 
-// Beside: an operation on each result (see Nothing above). With any other than Nothing, operands are float32.
+// Beside: an operation on each result. Nothing does nothing; all others require float32 operands.
 template <typename Points, typename Beside>
 class Gemm {
  public:

@@ -1,4 +1,4 @@
-// What the CUDA forms of a linear layer share.
+// Layouts and factories of linear layers on CUDA.
 #pragma once
 
 #include "kernels/device/cuda/cuda_op.h"

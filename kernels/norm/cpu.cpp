@@ -1,4 +1,4 @@
-// Batch normalisation on CPUs: forward and backward, folded, moments, gradient sums.
+// Batch normalisation on CPUs: forward, backward, moments, gradient sums, and folding into convolutions.
 #include <algorithm>
 #include <array>
 #include <cmath>

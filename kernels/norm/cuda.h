@@ -1,4 +1,4 @@
-// What the CUDA kernels of batch normalisation share: the cut into blocks, sums over rows, base classes of ops.
+// Shared code of batch normalisation on CUDA: partition into blocks, row reductions, op base classes.
 #pragma once
 
 #include <algorithm>

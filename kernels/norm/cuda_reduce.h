@@ -1,4 +1,4 @@
-// Moments of parts and their merging, and the last steps of the sums of batch normalisation.
+// Merges partial moments and finishes the reductions of batch normalisation.
 #pragma once
 
 #include "kernels/device/cuda/block.h"

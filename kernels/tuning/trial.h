@@ -1,4 +1,4 @@
-// Trials of candidates: their times, and how far their results are apart.
+// Trials measure the time of candidates and the distance between their results.
 #pragma once
 
 #include <cuda_runtime_api.h>

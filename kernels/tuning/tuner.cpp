@@ -1,4 +1,4 @@
-// Chooses, remembers and reports the fastest candidate.
+// Selects the fastest candidate, caches the choice and reports it.
 #include "kernels/tuning/tuner.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Measurements that the backend keeps between runs, and their folder.
+// The cache of measurements on disk.
 #pragma once
 
 #include <map>

@@ -68,10 +68,10 @@ TEST_CASE("invalid numbers on the command line are rejected") {
   });
 }
 
-TEST_CASE("a path that has no effect, or that is an address, is rejected") {
+TEST_CASE("a path without effect and an address are rejected") {
   check_table({
-      {{"check-data", "--data-path", "."}, 2, {"--data-path has no effect on digits", "--dataset"}},
-      {{"--data-path", ".", "--dry-run"}, 2, {"--data-path has no effect on digits"}},
+      {{"check-data", "--data-path", "."}, 2, {"--data-path requires --dataset: digits, the default, reads no files"}},
+      {{"--data-path", ".", "--dry-run"}, 2, {"--data-path requires --dataset"}},
       {{"--output-dir", "ftp://me:secret@host/run"}, 2, {"--output-dir", "is an address", "***@host"}},
   });
 }

@@ -70,7 +70,7 @@ TEST_CASE("a resumed run with logical shards is not told to use more threads tha
     INFO(outcome.err);
     CHECK(outcome.code == 2);
     CHECK_THAT(outcome.err, Catch::Contains("was made with threads-per-replica 2, which OMP_THREAD_LIMIT=1 does not "
-                                            "permit; change that, or start a new run"));
+                                            "permit; remove that limit, or start a new run"));
   }
 }
 
@@ -88,8 +88,9 @@ TEST_CASE("a launcher of several copies is announced unless --engine ddp uses it
   const auto warning = [&](const Words& variables) { return Program(options, temp.path(), variables).wait().err; };
   for (const char* size : {"WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"}) {
     INFO(size);
-    CHECK_THAT(warning({std::string(size) + "=2"}), Catch::Contains(std::string(size) + " is 2, but --engine dp") &&
-                                                        Catch::Contains("to train one together, use --engine ddp"));
+    CHECK_THAT(warning({std::string(size) + "=2"}),
+               Catch::Contains(std::string(size) + " is 2, but --engine dp") &&
+                   Catch::Contains("to train one network together, use --engine ddp"));
     CHECK(warning({std::string(size) + "=1"}).empty());
   }
   CHECK(warning({"WORLD_SIZE=2", "RANK=1"}).empty());

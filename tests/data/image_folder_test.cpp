@@ -163,7 +163,7 @@ TEST_CASE("files that are not images are counted by their endings, and the data 
   CHECK(pair.train->passed_over() == Counts{{".gif", 3}, {"without an ending", 1}});
   CHECK(pair.test->passed_over() == Counts{{".webp", 1}});
   CHECK_THAT(dp::describe_data(pair),
-             Catch::EndsWith("\npassed over, neither .jpg, .jpeg nor .png: 3 .gif, 1 .webp, 1 without an ending"));
+             Catch::EndsWith("\nignored files that are not .jpg, .jpeg or .png: 3 .gif, 1 .webp, 1 without an ending"));
 }
 
 TEST_CASE("a folder with another structure is rejected with what is missing") {

@@ -5,7 +5,7 @@ import re
 
 from source_text import Lines, closing, controlled, masked, statements
 
-# The CUDA backend, whose tests are not built here, and the reference, against which the other backends are tested.
+# Not mutated: the CUDA backend, because its tests are not built here, and the reference, which is the oracle.
 NOT_MUTATED = re.compile(r"kernels/(device/(cuda|reference)|tuning|comm/(p2p|nccl))/|kernels/.*/(cuda|reference)[^/]*$")
 
 # Statements that only report an error. They are removed, but their text is not changed.

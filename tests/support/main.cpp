@@ -7,7 +7,7 @@
 #include "support/catch.h"
 
 int main(int argc, char** argv) {
-  // Programs that a test starts inherit what is ignored: with nohup a hang-up, in a shell's background an interrupt.
+  // Child processes inherit ignored signals. nohup ignores SIGHUP; a background job of a shell ignores SIGINT.
   for (const int number : {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGUSR1, SIGUSR2}) std::signal(number, SIG_DFL);
   const int failed = Catch::Session().run(argc, argv);
   if (failed != 0) return 1;

@@ -232,10 +232,10 @@ TEST_CASE("the option --classes-from position is refused with the name that move
     expect_error(ErrorCode::data, {text}, [&] { require_same_classes("w", had, now, /*by_position=*/true, {}); });
   };
   refused(
-      "; --classes-from position does not apply, because 'cow' was class 1 and is class 0; name the classes as "
+      "; --classes-from position cannot be used: 'cow' was class 1 and is now class 0; name the classes as "
       "before, or train a new classifier",
       {"bee", "cow", "dog"}, {"cow", "dog", "wasp"});
-  refused("does not apply, because there are 2, not 3; ", {"bee", "cow", "dog"}, {"cow", "wasp"});
+  refused("cannot be used: there are 2 classes, not 3; ", {"bee", "cow", "dog"}, {"cow", "wasp"});
 }
 
 TEST_CASE("of long lists of classes only the difference is shown") {

@@ -142,7 +142,7 @@ TEST_CASE("a run with no steps left only evaluates and reports this") {
   options.resume = "auto";
   const Lines said = notices(options);
   CHECK(said == Lines{"resumed from '" + temp.path() + "/checkpoints/last' at step 21, epoch 3, batch 0",
-                      "nothing is left to train: the run is at step 21, after 3 epochs of 3"});
+                      "nothing is left to train: the run is at step 21, after 3 of 3 epochs"});
 }
 
 TEST_CASE("early stopping reports the number of evaluations without improvement") {

@@ -1,4 +1,4 @@
-// The files that a download makes, and the unpacking of archives.
+// Writes downloaded files and unpacks archives.
 #pragma once
 
 #include <atomic>

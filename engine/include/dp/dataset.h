@@ -54,7 +54,7 @@ class Dataset {
   // With replace_bad_images(): the faults of the images that were replaced so far, with their paths. Otherwise none.
   virtual std::optional<std::vector<std::string>> replaced() const { return std::nullopt; }
 
-  // Bytes by which the data set's cache of images may still grow, for the estimate of memory.
+  // Bytes by which the data set's image cache may still grow. The memory estimate adds them.
   virtual std::size_t bytes_to_cache() const { return 0; }
   // Bytes that a thread allocates to read an image, besides `out`. May be the largest of a sample of the images.
   virtual std::size_t bytes_to_read() const { return 0; }

@@ -142,7 +142,7 @@ std::string describe_data(const DatasetPair& data) {
   std::vector<std::pair<std::string, std::int64_t>> others(counted.begin(), counted.end());
   std::ranges::stable_sort(others, std::greater(), [](const auto& other) { return other.second; });
   constexpr std::size_t kNamed = 5;
-  text += "\npassed over, neither .jpg, .jpeg nor .png:";
+  text += "\nignored files that are not .jpg, .jpeg or .png:";
   for (std::size_t i = 0; i < std::min(kNamed, others.size()); ++i)
     text += fmt::format("{} {} {}", i == 0 ? "" : ",", with_separators(others[i].second), others[i].first);
   std::int64_t more = 0;

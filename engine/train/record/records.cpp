@@ -1,4 +1,4 @@
-// The records of a run: metrics.jsonl, metrics.csv, summary.json.
+// Writes the lines of metrics.jsonl and metrics.csv, and summary.json.
 #include "engine/train/record/records.h"
 
 #include <algorithm>

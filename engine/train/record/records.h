@@ -1,4 +1,4 @@
-// Accumulation of statistics, and their lines in metrics.jsonl and metrics.csv.
+// Accumulates statistics and writes them to metrics.jsonl and metrics.csv.
 #pragma once
 
 #include <nlohmann/json.hpp>

@@ -1,4 +1,4 @@
-// config.toml and env.json: the options of a run, and where it runs.
+// Records a run's options in config.toml and its environment in env.json.
 #pragma once
 
 #include <map>

@@ -1,4 +1,4 @@
-// The run folder: its paths and its lock.
+// Creates, locks and cleans up the run folder.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +50,7 @@ class FolderLock {
   bool made_ = false;
 };
 
-// The folder of one run, locked during the run. Owns the lock and the metrics file. With an empty path, nothing is
-// written.
+// The folder of one run. Owns its lock and the metrics file. Writes nothing if the path is empty.
 class RunFolder {
  public:
   // Creates and locks the folder. Error(io) if that fails, Error(usage) if another run holds the lock. What this

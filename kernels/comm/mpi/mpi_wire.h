@@ -1,4 +1,4 @@
-// The wire over MPI.
+// A wire that uses MPI.
 #pragma once
 
 #include <mpi.h>

@@ -1,4 +1,4 @@
-// Collectives and links by NCCL.
+// Collectives and links that use NCCL.
 #pragma once
 
 #include <atomic>

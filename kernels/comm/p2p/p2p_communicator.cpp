@@ -14,7 +14,7 @@ constexpr std::size_t kOneRound = 128 * 1024;
 
 std::byte* bytes_of(void* data) { return static_cast<std::byte*>(data); }
 
-// Of the part sizes of gather and scatter.
+// Hash of the part sizes of gather and scatter.
 std::uint64_t hash_of(std::span<const std::size_t> bytes) {
   std::uint64_t hash = kEmptyPartsHash;
   for (const std::size_t size : bytes) hash = hash_part(hash, size);

@@ -1,4 +1,4 @@
-// Collectives between the GPUs of one process by kernels that read the memory of peers, in a fixed order.
+// Collectives between the GPUs of one process. Kernels read the memory of peers and add in a fixed order.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,4 +1,4 @@
-// The test of one pair of devices.
+// Writes and verifies the test pattern of a pair of devices.
 #include <cstdint>
 #include <vector>
 

@@ -1,4 +1,4 @@
-// Which devices can read each other's memory, and the program that tries it.
+// Which devices can read each other's memory, and the probe that tests it.
 #pragma once
 
 #include <string>

@@ -1,4 +1,4 @@
-// bfloat16 on CPUs: what the processor has, and the element types of activations.
+// bfloat16 on CPUs: processor support and element types of activations.
 #pragma once
 
 #include "dp/shape.h"

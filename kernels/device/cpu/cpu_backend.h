@@ -1,4 +1,4 @@
-// The CPU backend (float32 or bfloat16 activations, each replica with its own threads), and the rates of this machine.
+// The CPU backend, and the measured rates of this machine.
 #pragma once
 
 #include "kernels/device/backend.h"

@@ -1,4 +1,4 @@
-// Makes the CPU's ops: selects the family's make(), unfuses fused ops, and defines Fill and Accumulate.
+// Makes the CPU's ops from their descriptors. Also defines Fill and Accumulate.
 #include "kernels/device/cpu/cpu_op.h"
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// Fixed-width SIMD vectors (compiler vector extensions), and random numbers in them.
+// SIMD vectors of fixed width (compiler vector extensions), and Philox random numbers in them.
 #pragma once
 
 #if defined(__AVX2__)

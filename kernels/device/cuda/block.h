@@ -1,4 +1,4 @@
-// Sums over the threads of a block, and over the blocks of a grid, in a fixed order.
+// Reductions over warps, blocks and grids, in a fixed order.
 #pragma once
 
 #include "device_code.h"

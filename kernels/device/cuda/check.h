@@ -1,4 +1,4 @@
-// Errors of the CUDA runtime as dp::Error, and the current device of a thread.
+// Converts errors of the CUDA runtime to dp::Error. Also sets a thread's current device.
 #pragma once
 
 #include <cuda_runtime_api.h>

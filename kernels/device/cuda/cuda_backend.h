@@ -1,4 +1,4 @@
-// The backend for GPUs, and what it says about them.
+// The CUDA backend and the description of its devices.
 #pragma once
 
 #include <string>

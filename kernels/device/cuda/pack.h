@@ -1,4 +1,4 @@
-// How threads load and store elements, and in which order they visit a tensor.
+// Packed loads and stores, and the order in which threads visit a tensor.
 #pragma once
 
 #include <cstdint>

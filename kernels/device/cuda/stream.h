@@ -1,4 +1,4 @@
-// Streams and events of GPUs, copies through staging memory, and names for NVIDIA's profilers.
+// CUDA streams and events, staged copies, and NVTX ranges.
 #pragma once
 
 #include <array>

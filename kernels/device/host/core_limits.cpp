@@ -1,4 +1,4 @@
-// Limits on the number of threads: control groups and OpenMP.
+// Limits on threads by control groups and OpenMP.
 #include "kernels/device/host/cores.h"
 
 #include <omp.h>

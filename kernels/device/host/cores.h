@@ -1,4 +1,4 @@
-// The cores that the process may use, the limits on their number, and the affinity of threads.
+// Cores available to the process, their limits, and thread affinity.
 #pragma once
 
 #include <memory>
@@ -60,7 +60,7 @@ struct ControlGroup {
 // In a container the path of the group may be the host's; the limits are then in the files at the mount point.
 std::vector<ControlGroup> control_groups(std::string_view controller);
 
-// The prefix of /proc and /sys here and in memory.h. Empty except in tests.
+// Tests set this prefix for /proc and /sys. memory.h uses it too.
 std::string& system_root();
 
 }  // namespace dp::kernels

@@ -1,4 +1,4 @@
-// Backends whose device memory is host memory: ops, contexts, the backend.
+// Contexts and ops of backends that use host memory.
 #pragma once
 
 #include "kernels/device/backend.h"

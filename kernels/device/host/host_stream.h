@@ -1,4 +1,4 @@
-// Streams of host backends. A stream runs its tasks on the thread that waits for it, or on a thread of its own.
+// Streams of host backends: inline for production, threaded for tests.
 #pragma once
 
 #include <atomic>
@@ -122,8 +122,8 @@ class StreamGroup {
 // Streams and events of host backends. An event is a stream's progress counter and a ticket. It is reached when that
 // many tasks of the stream are done.
 //
-// There are two implementations. InlineStream runs work in the calling thread; it is the one for production.
-// ThreadedStream has one thread per stream and random delays; it is for tests.
+// InlineStream runs work in the calling thread and is used in production. ThreadedStream has one thread per stream and
+// adds random delays; tests use it.
 
 inline constexpr std::size_t kMaxUploadBytes = 256;
 inline constexpr std::size_t kQueuedTasks = 256;  // capacity of a stream's queue; a further submit() waits

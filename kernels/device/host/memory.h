@@ -1,4 +1,4 @@
-// Memory of host backends, and how much is free.
+// Allocation and free size of host memory.
 #pragma once
 
 #include <cstddef>

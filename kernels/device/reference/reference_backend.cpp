@@ -1,4 +1,4 @@
-// The reference backend, and its ops from their descriptors.
+// The reference backend. Makes its ops from their descriptors.
 #include "kernels/device/reference/reference_backend.h"
 
 #include <vector>

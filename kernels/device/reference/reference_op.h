@@ -1,4 +1,4 @@
-// What the reference ops share: resolved tensors, checks of arguments, rounding.
+// Base class, factories and rounding of the reference ops.
 #pragma once
 
 #include <cstdint>

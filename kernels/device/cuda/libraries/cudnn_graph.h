@@ -1,4 +1,4 @@
-// cuDNN's backend interface: descriptors, graphs of operations, plans, and their execution.
+// Wrappers of cuDNN's backend API: descriptors, operation graphs, plans and their execution.
 #pragma once
 
 #include <algorithm>
