@@ -64,6 +64,7 @@ class Mutation:
         self.broken = set()   # names of tests that failed without a mutant
 
     def sources(self, path):
+        """The sources to compile when this file changes."""
         found = [path] if path.endswith(".cpp") else sorted(self.included[path])
         return [source for source in found if source in self.sandbox.compiles]
 
@@ -172,9 +173,9 @@ def plant(root, chosen, todo, included, known, kept):
     try:
         cases = listed(sandbox.build)
         reach = Reach(sandbox, runner)
-        reach.update(cases, say)
-        timed("reach")
         mutation = Mutation(sandbox, reach, runner, included, cases)
+        reach.update(cases, {source for mutant in todo for source in mutation.sources(mutant.path)}, say)
+        timed("reach")
         for case in cases:
             if reach.tests[case.name]["outcome"] not in ("passed", "skipped"):
                 mutation.passes_without(case)  # it failed with instrumented code

@@ -132,6 +132,12 @@ class WholeCalls(unittest.TestCase):
         self.assertEqual(printed.count(" of 10, survived"), 3)
         self.assertNotIn("finding the lines", printed)  # nothing changed, so reach.py runs no tests
 
+    def test_a_source_that_an_earlier_call_left_out_is_measured(self):
+        self.call(self.mutants(("lonely.cpp", "return x + 5;")))
+        records, printed = self.call(self.mutants(("one.cpp", "return x - x;")))
+        self.assertIn("compiling 1 instrumented sources", printed)
+        self.assertEqual(records["return x - x;"]["why"], "toy: twice: failed", printed)
+
     def test_a_call_that_was_killed_leaves_nothing_behind(self):
         sandbox = Sandbox(self.root, 2)
         sandbox.home.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
-"""Maps tests to the lines that they reach. Product code is compiled a second time with instrumented basic blocks
-(reached.cpp). Every test runs once on it, in its own process. The line table has the lines of each block."""
+"""Maps tests to the lines that they reach. The sources of the mutants are compiled a second time with instrumented basic
+blocks (reached.cpp). Every test runs once with them, in its own process. The line table has the lines of each block."""
 import bisect
 import concurrent.futures
 import hashlib
@@ -25,20 +25,20 @@ def file_hash(path):
 
 
 class Reach:
-    """tests: {name: {hash, seconds, outcome}}. lines: {path: {line: set of tests as bits}}."""
+    """tests: {name: {hash, seconds, outcome}}. lines: {path: {line: set of tests as bits}}. sources: instrumented ones."""
 
     def __init__(self, sandbox, runner):
         self.sandbox, self.runner = sandbox, runner
         self.file = sandbox.home / "reached.json"
         self.objects = sandbox.home / "reporting"
-        self.product, self.names, self.tests, self.lines = None, [], {}, {}
+        self.product, self.sources, self.names, self.tests, self.lines = None, set(), [], {}, {}
         if self.file.exists():
             known = json.loads(self.file.read_text())
-            self.product, self.names, self.tests = known["product"], known["names"], known["tests"]
+            self.product, self.sources, self.names, self.tests = known["product"], set(known["sources"]), known["names"], known["tests"]
             self.lines = {path: {int(line): int(bits, 16) for line, bits in lines.items()} for path, lines in known["lines"].items()}
 
     def save(self):
-        known = {"product": self.product, "names": self.names, "tests": self.tests,
+        known = {"product": self.product, "sources": sorted(self.sources), "names": self.names, "tests": self.tests,
                  "lines": {path: {line: format(bits, "x") for line, bits in lines.items()} for path, lines in self.lines.items()}}
         write_whole(self.file, json.dumps(known))
 
@@ -61,12 +61,13 @@ class Reach:
 
     # --- the run on the unchanged tree ---
 
-    def update(self, cases, say):
-        """Runs the tests whose program, or the product, has changed since their last run."""
+    def update(self, cases, sources, say):
+        """Instruments these sources and runs the tests: all if the product has changed or a source is a new one, else those
+        whose program has changed."""
         sandbox = self.sandbox
         product = digest(*sorted(file_hash(sandbox.build / output) for output, _ in sandbox.links if self.is_product(output)))
-        if product != self.product:
-            self.product, self.names, self.tests, self.lines = product, [], {}, {}
+        if product != self.product or not sources <= self.sources:
+            self.product, self.sources, self.names, self.tests, self.lines = product, set(sources), [], {}, {}
         hashes = {}
         for case in cases:
             program = case.command[0]
@@ -89,15 +90,15 @@ class Reach:
 
     def report_blocks(self, say):
         """Compiles and links instrumented product code. Returns the instrumented programs and libraries."""
-        sandbox, wanted = self.sandbox, []
-        for path, entries in sandbox.compiles.items():
-            if path.startswith(("..", "/", "build") + NOT_REPORTING) or NOT_MUTATED.match(path) or not path.endswith(".cpp"):
+        sandbox, wanted, objects = self.sandbox, [], {}
+        for path in sorted(self.sources):
+            if path.startswith(NOT_REPORTING) or NOT_MUTATED.match(path):
                 continue
-            for _, output in entries:
+            for _, output in sandbox.compiles[path]:
                 new, old = self.objects / output, sandbox.build / output
-                if old.exists() and (not new.exists() or new.stat().st_mtime < old.stat().st_mtime):
+                objects[output] = new
+                if (not new.exists() or new.stat().st_mtime < old.stat().st_mtime) and path not in wanted:
                     wanted.append(path)
-                    break
         say(f"compiling {len(wanted)} instrumented sources")
         with concurrent.futures.ThreadPoolExecutor(sandbox.jobs) as pool:
             level = {path: "-O1 " if path.startswith(SLOW_LOOPS) else "-O0 " for path in wanted}
@@ -105,7 +106,6 @@ class Reach:
                 raise Failed("product code does not compile with -fsanitize-coverage=trace-pc")
         runtime = self.objects / "reached.o"
         sandbox.command(["c++", "-O2", "-std=c++20", "-fPIC", "-c", str(HERE / "reached.cpp"), "-o", str(runtime)], "reached.cpp does not compile")
-        objects = {str(path.relative_to(self.objects)): path for path in self.objects.rglob("*.o") if path != runtime}
         outputs = sandbox.link(objects, str(runtime))
         if outputs is None:
             raise Failed("instrumented product code does not link")
