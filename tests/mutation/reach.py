@@ -34,7 +34,7 @@ class Reach:
         self.product, self.sources, self.names, self.tests, self.lines = None, set(), [], {}, {}
         if self.file.exists():
             known = json.loads(self.file.read_text())
-            self.product, self.sources, self.names, self.tests = known["product"], set(known["sources"]), known["names"], known["tests"]
+            self.product, self.sources, self.names, self.tests = known["product"], set(known.get("sources", ())), known["names"], known["tests"]
             self.lines = {path: {int(line): int(bits, 16) for line, bits in lines.items()} for path, lines in known["lines"].items()}
 
     def save(self):
