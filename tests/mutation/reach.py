@@ -1,5 +1,6 @@
-"""Maps tests to the lines that they reach. The sources of the mutants are compiled a second time with instrumented basic
-blocks (reached.cpp). Every test runs once with them, in its own process. The line table has the lines of each block."""
+"""Maps tests to the lines that they reach. The sources of the mutants are compiled a second time with instrumented
+basic blocks (reached.cpp). Every test runs once with them, in its own process. The line table has the lines of each
+block."""
 import bisect
 import concurrent.futures
 import hashlib
@@ -25,7 +26,8 @@ def file_hash(path):
 
 
 class Reach:
-    """tests: {name: {hash, seconds, outcome}}. lines: {path: {line: set of tests as bits}}. sources: instrumented ones."""
+    """tests: {name: {hash, seconds, outcome}}. lines: {path: {line: set of tests as bits}}. sources: the instrumented
+    ones."""
 
     def __init__(self, sandbox, runner):
         self.sandbox, self.runner = sandbox, runner
@@ -62,8 +64,8 @@ class Reach:
     # --- the run on the unchanged tree ---
 
     def update(self, cases, sources, say):
-        """Instruments these sources and runs the tests: all if the product has changed or a source is a new one, else those
-        whose program has changed."""
+        """Instruments these sources and runs the tests: all if the product has changed or a source is a new one, else
+        those whose program has changed."""
         sandbox = self.sandbox
         product = digest(*sorted(file_hash(sandbox.build / output) for output, _ in sandbox.links if self.is_product(output)))
         if product != self.product or not sources <= self.sources:
