@@ -10,72 +10,14 @@ namespace {
 
 using namespace kernels;
 
-// A convolution or linear layer in one of its ops.
-struct Product {
-  std::string kind;  // the op without what is fused with it
-  Shape x, w, y;
-  Window window{.kernel = 1, .stride = 1, .padding = 0};
-  bool pooled = false;      // fused with its pool, or a data gradient with the pool's: tensor 2 is not stored
-  bool normalises = false;  // fused with parts of a batch normalisation
-  int read_beside = 0;      // tensors of dx's size that it reads for the normalisation before it
-  int gradients = 1;        // computed by the op
-};
-
-struct ProductOf {
-  std::optional<Product> operator()(const Conv2dForward& d) const {
-    return Product{"conv2d_forward", d.x.shape, d.w.shape, d.y.shape, d.window};
-  }
-  std::optional<Product> operator()(const Conv2dBackwardData& d) const {
-    return Product{"conv2d_backward_data", d.dx.shape, d.w.shape, d.dy.shape, d.window};
-  }
-  std::optional<Product> operator()(const Conv2dBackwardWeights& d) const {
-    return Product{"conv2d_backward_weights", d.x.shape, d.dw.shape, d.dy.shape, d.window};
-  }
-  std::optional<Product> operator()(const LinearForward& d) const {
-    return Product{"linear_forward", d.x.shape, d.w.shape, d.y.shape};
-  }
-  std::optional<Product> operator()(const LinearBackwardData& d) const {
-    return Product{"linear_backward_data", d.dx.shape, d.w.shape, d.dy.shape};
-  }
-  std::optional<Product> operator()(const LinearBackwardWeights& d) const {
-    return Product{"linear_backward_weights", d.x.shape, d.dw.shape, d.dy.shape};
-  }
-  std::optional<Product> operator()(const NormConv2dForward& d) const {
-    return normalising({"norm_conv2d_forward", d.x.shape, d.w.shape, d.y.shape, d.window});
-  }
-  std::optional<Product> operator()(const NormConv2dBackwardData& d) const {
-    Product product = normalising({"norm_conv2d_backward_data", d.dx.shape, d.w.shape, d.dy.shape, d.window});
-    product.read_beside = 1 + (d.add ? 1 : 0) + (d.relu && !d.renormalize ? 1 : 0);  // x, dy2, y
-    return product;
-  }
-  std::optional<Product> operator()(const NormConv2dBackwardWeights& d) const {
-    return normalising({"norm_conv2d_backward_weights", d.x.shape, d.dw.shape, d.dy.shape, d.window});
-  }
-  std::optional<Product> operator()(const LinearDropoutForward& d) const { return (*this)(d.linear); }
-  std::optional<Product> operator()(const LinearLoss& d) const { return (*this)(d.linear); }
-  std::optional<Product> operator()(const Conv2dReluBackwardData& d) const { return (*this)(d.data); }
-  std::optional<Product> operator()(const Conv2dPoolForward& d) const { return pooled((*this)(d.conv)); }
-  std::optional<Product> operator()(const LinearPoolBackwardData& d) const { return pooled((*this)(d.data)); }
-  std::optional<Product> operator()(const LinearReluBackward& d) const {
-    return Product{.kind = "linear_backward",
-                   .x = d.weights.x.shape,
-                   .w = d.weights.dw.shape,
-                   .y = d.weights.dy.shape,
-                   .gradients = 2};
-  }
-  // No other op multiplies by weights.
-  std::optional<Product> operator()(const auto&) const { return {}; }
-
- private:
-  static Product normalising(Product product) {
-    product.normalises = true;
-    return product;
-  }
-  static std::optional<Product> pooled(std::optional<Product> product) {
-    product->pooled = true;
-    return product;
-  }
-};
+std::optional<Product> product_of(const OpDesc& desc) {
+  return std::visit(
+      [](const auto& d) -> std::optional<Product> {
+        if constexpr (requires { d.product(); }) return d.product();
+        return {};  // no other op multiplies by weights
+      },
+      desc);
+}
 
 std::vector<std::int64_t> numbers_of(const Product& product) {
   const Shape &x = product.x, &w = product.w;
@@ -124,7 +66,7 @@ OpWork work_of(const PlanStep& step) {
   work.label = step.node;
   work.bytes = plain_bytes(step);
   const std::vector<TensorDesc>& tensors = step.op->tensors();
-  if (const std::optional<Product> product = std::visit(ProductOf{}, step.desc)) {
+  if (const std::optional<Product> product = product_of(step.desc)) {
     const Shape& w = product->w;
     work.kind = product->kind;
     work.flops =

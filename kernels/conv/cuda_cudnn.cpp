@@ -170,4 +170,8 @@ std::vector<Candidate> cudnn_candidates(const OpDesc& desc, const CudaOpOptions&
   return candidates;
 }
 
+namespace {
+const CandidateSource cudnn_source(CandidateSource::Kind::library, {family::cudnn}, cudnn_candidates);
+}  // namespace
+
 }  // namespace dp::kernels::cuda

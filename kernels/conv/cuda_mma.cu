@@ -15,8 +15,6 @@ namespace {
 constexpr int kLeastCapability = 80;
 constexpr std::size_t kMaxCandidates = 8;  // most candidates of an op, without the wgmma kernels
 
-bool is_low(DType type) { return type == DType::bf16 || type == DType::f16; }
-
 // Whether the tensor is channels last and consists of whole chunks, fewer than 2^30 of them.
 bool in_chunks(const TensorDesc& t) {
   return t.shape[1] % kChunk == 0 && is_channels_last(t) &&
@@ -163,5 +161,10 @@ std::string mma_fused_name(const MmaChoice& choice) { return mma_name(choice) + 
 std::vector<Candidate> mma_candidates(const OpDesc& desc, const CudaOpOptions& options) {
   return std::visit([&](const auto& d) { return candidates_of(d, options); }, desc);
 }
+
+namespace {
+const CandidateSource mma_source(CandidateSource::Kind::untried,
+                                 {family::mma, family::resident, family::warpgroup, family::wgmma}, mma_candidates);
+}  // namespace
 
 }  // namespace dp::kernels::cuda

@@ -87,8 +87,6 @@ bool thin_forward_fits(const Geometry& geometry, std::size_t shared_memory);
 
 constexpr int kLeastCapability = 80;
 
-bool is_low(DType type) { return type == DType::bf16 || type == DType::f16; }
-
 // Shapes as in forward: y may be its gradient. The types of w and its gradient differ, so the caller checks them.
 bool fits(const TensorDesc& x, const TensorDesc& y, const Geometry& geometry, const CudaOpOptions& options) {
   return options.compute_capability >= kLeastCapability && is_low(x.type) && y.type == x.type && x.shape[0] > 0 &&
@@ -126,6 +124,10 @@ std::vector<Candidate> candidates_of(const Desc&, const CudaOpOptions&) {
 std::vector<Candidate> thin_mma_candidates(const OpDesc& desc, const CudaOpOptions& options) {
   return std::visit([&](const auto& d) { return candidates_of(d, options); }, desc);
 }
+
+namespace {
+const CandidateSource thin_source(CandidateSource::Kind::own, {family::thin}, thin_mma_candidates);
+}  // namespace
 
 // Conv2dForward, and NormConv2dForward without normalisation of x, of an image with few channels on tensor cores.
 

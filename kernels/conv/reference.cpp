@@ -33,18 +33,10 @@ class ConvOp : public ReferenceOp<Desc> {
  protected:
   using ReferenceOp<Desc>::desc_;
 
-  // `x`, `w` and `y` are indices into `tensors`, of x, w and y or of their gradients.
-  ConvOp(const Desc& desc, std::initializer_list<TensorDesc> tensors, std::size_t x, std::size_t w, std::size_t y)
+  // `x` and `y` are indices into `tensors`, of x and y or of their gradients.
+  ConvOp(const Desc& desc, std::initializer_list<TensorDesc> tensors, std::size_t x, std::size_t y)
       : ReferenceOp<Desc>(desc, tensors) {
-    const Shape &xs = this->shape(x), &ws = this->shape(w), &ys = this->shape(y);
-    const int kernel = desc.window.kernel;
-    this->require(xs.rank() == 4 && ws.rank() == 4 && ys.rank() == 4, "reads and writes tensors of four dimensions");
-    this->require(legal(desc.window), "kernel and stride must be positive and padding not negative");
-    this->require(ws[2] == kernel && ws[3] == kernel && ws[1] == xs[1],
-                  "the weights do not fit a kernel of " + std::to_string(kernel) + " and the input's channels");
-    this->require(ys[0] == xs[0] && ys[1] == ws[0] && ys[2] >= 1 && ys[3] >= 1 &&
-                      ys[2] == window_outputs(xs[2], desc.window) && ys[3] == window_outputs(xs[3], desc.window),
-                  "the output does not fit the input and the window");
+    const Shape &xs = this->shape(x), &ys = this->shape(y);
     batch_ = xs[0], in_ = xs[1], out_ = ys[1];
     rows_ = {xs[2], ys[2], desc.window};
     cols_ = {xs[3], ys[3], desc.window};
@@ -77,7 +69,7 @@ class ConvOp : public ReferenceOp<Desc> {
 
 class ConvForwardOp final : public ConvOp<Conv2dForward> {
  public:
-  explicit ConvForwardOp(const Conv2dForward& desc) : ConvOp(desc, {desc.x, desc.w, desc.y}, 0, 1, 2) {}
+  explicit ConvForwardOp(const Conv2dForward& desc) : ConvOp(desc, {desc.x, desc.w, desc.y}, 0, 2) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Conv2dForward>(pointers);
@@ -95,7 +87,7 @@ class ConvForwardOp final : public ConvOp<Conv2dForward> {
 
 class ConvBackwardDataOp final : public ConvOp<Conv2dBackwardData> {
  public:
-  explicit ConvBackwardDataOp(const Conv2dBackwardData& desc) : ConvOp(desc, {desc.dy, desc.w, desc.dx}, 2, 1, 0) {}
+  explicit ConvBackwardDataOp(const Conv2dBackwardData& desc) : ConvOp(desc, {desc.dy, desc.w, desc.dx}, 2, 0) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Conv2dBackwardData>(pointers);
@@ -111,7 +103,7 @@ class ConvBackwardDataOp final : public ConvOp<Conv2dBackwardData> {
 class ConvBackwardWeightsOp final : public ConvOp<Conv2dBackwardWeights> {
  public:
   explicit ConvBackwardWeightsOp(const Conv2dBackwardWeights& desc)
-      : ConvOp(desc, {desc.x, desc.dy, desc.dw}, 0, 2, 1) {}
+      : ConvOp(desc, {desc.x, desc.dy, desc.dw}, 0, 1) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Conv2dBackwardWeights>(pointers);

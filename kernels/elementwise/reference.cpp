@@ -53,10 +53,7 @@ class AddOp final : public ReferenceOp<AddForward> {
 
 class DropoutOp final : public ReferenceOp<DropoutApply> {
  public:
-  explicit DropoutOp(const DropoutApply& desc) : ReferenceOp(desc, {desc.x}) {
-    require(shape(0).rank() >= 1, "reads a tensor with a batch dimension");
-    require(legal(desc.dropout), "p must be in [0, 1)");
-  }
+  explicit DropoutOp(const DropoutApply& desc) : ReferenceOp(desc, {desc.x}) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<DropoutApply>(pointers);
@@ -83,9 +80,7 @@ class FillOp final : public ReferenceOp<Fill> {
 
 class AccumulateOp final : public ReferenceOp<Accumulate> {
  public:
-  explicit AccumulateOp(const Accumulate& desc) : ReferenceOp(desc, {}) {
-    require(desc.count >= 0, "the count is negative");
-  }
+  explicit AccumulateOp(const Accumulate& desc) : ReferenceOp(desc, {}) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Accumulate>(pointers);
@@ -110,9 +105,6 @@ class ReorderOp final : public ReferenceOp<Reorder> {
  public:
   explicit ReorderOp(const Reorder& desc) : ReferenceOp(desc, {}) {
     tensors_ = {resolve(desc.src), resolve(desc.dst)};
-    require(desc.src.shape == desc.dst.shape, "source and destination have different shapes");
-    require(is_float(desc.src.type) && is_float(desc.dst.type),
-            "the element types must be float32, float64, bfloat16 or float16");
   }
 
   void execute(std::span<void* const> pointers, void*) override {
@@ -124,8 +116,6 @@ class ReorderOp final : public ReferenceOp<Reorder> {
   }
 
  private:
-  static bool is_float(DType type) { return type == DType::f32 || type == DType::f64 || is_low(type); }
-
   template <typename From>
   void copy_to(const From* src, void* dst) const {
     if (desc_.dst.type == DType::f32)

@@ -19,6 +19,4 @@ inline bool dropout_keeps(const DropoutSpec& spec, const StepInputs& inputs, std
 
 inline double dropout_scale(const DropoutSpec& spec) { return 1.0 / (1.0 - static_cast<double>(spec.p)); }
 
-inline bool legal(const DropoutSpec& spec) { return spec.p >= 0.0f && spec.p < 1.0f; }
-
 }  // namespace dp::kernels::reference

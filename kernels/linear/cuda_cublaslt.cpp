@@ -291,4 +291,8 @@ std::vector<Candidate> cublaslt_candidates(const OpDesc& desc, const CudaOpOptio
   return candidates;
 }
 
+namespace {
+const CandidateSource cublaslt_source(CandidateSource::Kind::library, {family::cublaslt}, cublaslt_candidates);
+}  // namespace
+
 }  // namespace dp::kernels::cuda

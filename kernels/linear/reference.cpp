@@ -9,14 +9,10 @@ namespace {
 template <typename Desc>
 class LinearOp : public ReferenceOp<Desc> {
  protected:
-  LinearOp(const Desc& desc, std::initializer_list<TensorDesc> tensors, std::size_t x, std::size_t w, std::size_t y)
+  LinearOp(const Desc& desc, std::initializer_list<TensorDesc> tensors, std::size_t w, std::size_t y)
       : ReferenceOp<Desc>(desc, tensors) {
-    const Shape &xs = this->shape(x), &ws = this->shape(w), &ys = this->shape(y);
-    this->require((xs.rank() == 2 || xs.rank() == 4) && ws.rank() == 2 && ys.rank() == 2,
-                  "reads (N, features) or (N, C, H, W), weights (out, in), and writes (N, out)");
-    this->require(ws[1] >= 1 && xs.without_first().numel() == ws[1], "the weights do not fit the input's features");
-    this->require(ys[0] == xs[0] && ys[1] == ws[0], "the output does not fit the input and the weights");
-    batch_ = ys[0], in_ = ws[1], out_ = ws[0];
+    const Shape& ws = this->shape(w);
+    batch_ = this->shape(y)[0], in_ = ws[1], out_ = ws[0];
   }
 
   std::int64_t batch_, in_, out_;
@@ -24,7 +20,7 @@ class LinearOp : public ReferenceOp<Desc> {
 
 class LinearForwardOp final : public LinearOp<LinearForward> {
  public:
-  explicit LinearForwardOp(const LinearForward& desc) : LinearOp(desc, {desc.x, desc.w, desc.y}, 0, 1, 2) {}
+  explicit LinearForwardOp(const LinearForward& desc) : LinearOp(desc, {desc.x, desc.w, desc.y}, 1, 2) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<LinearForward>(pointers);
@@ -41,7 +37,7 @@ class LinearForwardOp final : public LinearOp<LinearForward> {
 
 class LinearBackwardDataOp final : public LinearOp<LinearBackwardData> {
  public:
-  explicit LinearBackwardDataOp(const LinearBackwardData& desc) : LinearOp(desc, {desc.dy, desc.w, desc.dx}, 2, 1, 0) {}
+  explicit LinearBackwardDataOp(const LinearBackwardData& desc) : LinearOp(desc, {desc.dy, desc.w, desc.dx}, 1, 0) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<LinearBackwardData>(pointers);
@@ -57,7 +53,7 @@ class LinearBackwardDataOp final : public LinearOp<LinearBackwardData> {
 class LinearBackwardWeightsOp final : public LinearOp<LinearBackwardWeights> {
  public:
   explicit LinearBackwardWeightsOp(const LinearBackwardWeights& desc)
-      : LinearOp(desc, {desc.x, desc.dy, desc.dw}, 0, 2, 1) {}
+      : LinearOp(desc, {desc.x, desc.dy, desc.dw}, 2, 1) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<LinearBackwardWeights>(pointers);

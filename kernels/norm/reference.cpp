@@ -13,7 +13,6 @@ class NormOp : public ReferenceOp<Desc> {
  protected:
   explicit NormOp(const Desc& desc) : ReferenceOp<Desc>(desc, {desc.x}) {
     const Shape& x = this->shape(0);
-    this->require(x.rank() == 4 && x[1] >= 1, "reads a tensor of four dimensions with at least one channel");
     channels_ = x[1];
     pixels_ = x[2] * x[3];
   }
@@ -61,9 +60,7 @@ void write_stats(const Merged& all, double eps, double* stats) {
 
 class MomentsOp final : public NormOp<BatchNormMoments> {
  public:
-  explicit MomentsOp(const BatchNormMoments& desc) : NormOp(desc) {
-    require(desc.eps.value_or(0) >= 0, "eps must not be negative");
-  }
+  explicit MomentsOp(const BatchNormMoments& desc) : NormOp(desc) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<BatchNormMoments>(pointers);
@@ -83,11 +80,7 @@ class MomentsOp final : public NormOp<BatchNormMoments> {
 
 class MergeOp final : public ReferenceOp<BatchNormMerge> {
  public:
-  explicit MergeOp(const BatchNormMerge& desc) : ReferenceOp(desc, {}) {
-    require(desc.channels >= 1, "there must be at least one channel, not " + std::to_string(desc.channels));
-    require(desc.parts >= 1, "there must be at least one part, not " + std::to_string(desc.parts));
-    require(desc.eps >= 0, "eps must not be negative");
-  }
+  explicit MergeOp(const BatchNormMerge& desc) : ReferenceOp(desc, {}) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<BatchNormMerge>(pointers);
@@ -97,13 +90,7 @@ class MergeOp final : public ReferenceOp<BatchNormMerge> {
 
 class TrackOp final : public ReferenceOp<BatchNormTrack> {
  public:
-  explicit TrackOp(const BatchNormTrack& desc) : ReferenceOp(desc, {}) {
-    require(desc.parts >= 1, "there must be at least one part, not " + std::to_string(desc.parts));
-    for (const BatchNormTrack::Norm& norm : desc.norms) {
-      require(norm.channels >= 1, "there must be at least one channel, not " + std::to_string(norm.channels));
-      require(norm.momentum >= 0 && norm.momentum <= 1, "the momentum must be in [0, 1]");
-    }
-  }
+  explicit TrackOp(const BatchNormTrack& desc) : ReferenceOp(desc, {}) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<BatchNormTrack>(pointers);
@@ -122,10 +109,7 @@ class TrackOp final : public ReferenceOp<BatchNormTrack> {
 
 class RunningOp final : public ReferenceOp<BatchNormRunning> {
  public:
-  explicit RunningOp(const BatchNormRunning& desc) : ReferenceOp(desc, {}) {
-    require(desc.channels >= 1, "there must be at least one channel, not " + std::to_string(desc.channels));
-    require(desc.eps >= 0, "eps must not be negative");
-  }
+  explicit RunningOp(const BatchNormRunning& desc) : ReferenceOp(desc, {}) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<BatchNormRunning>(pointers);
@@ -141,10 +125,7 @@ class RunningOp final : public ReferenceOp<BatchNormRunning> {
 
 class FoldOp final : public ReferenceOp<BatchNormFold> {
  public:
-  explicit FoldOp(const BatchNormFold& desc) : ReferenceOp(desc, {desc.w}) {
-    require(shape(0).rank() == 4, "the weights must have four dimensions");
-    require(desc.eps >= 0, "eps must not be negative");
-  }
+  explicit FoldOp(const BatchNormFold& desc) : ReferenceOp(desc, {desc.w}) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<BatchNormFold>(pointers);
@@ -203,9 +184,7 @@ class BackwardSumsOp final : public NormOp<BatchNormBackwardSums> {
 
 class BackwardOp final : public NormOp<BatchNormBackward> {
  public:
-  explicit BackwardOp(const BatchNormBackward& desc) : NormOp(desc) {
-    require(desc.parts >= 1, "there must be at least one part, not " + std::to_string(desc.parts));
-  }
+  explicit BackwardOp(const BatchNormBackward& desc) : NormOp(desc) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<BatchNormBackward>(pointers);

@@ -20,13 +20,6 @@ class PoolOp : public ReferenceOp<Desc> {
   PoolOp(const Desc& desc, std::initializer_list<TensorDesc> tensors, std::size_t x, std::size_t y)
       : ReferenceOp<Desc>(desc, tensors) {
     const Shape &xs = this->shape(x), &ys = this->shape(y);
-    this->require(xs.rank() == 4 && ys.rank() == 4, "reads and writes tensors of four dimensions");
-    this->require(legal(desc.window) && desc.window.kernel <= 15 && 2 * desc.window.padding <= desc.window.kernel,
-                  "kernel must be 1 to 15, stride positive, padding at most half the kernel");
-    this->require(ys[0] == xs[0] && ys[1] == xs[1] && ys[2] >= 1 && ys[3] >= 1 &&
-                      ys[2] == window_outputs(xs[2], desc.window) && ys[3] == window_outputs(xs[3], desc.window),
-                  "the output does not fit the input and the window");
-    this->require(!desc.dropout || legal(*desc.dropout), "dropout's p must be in [0, 1)");
     planes_ = xs[0] * xs[1];
     rows_ = {xs[2], ys[2], desc.window};
     cols_ = {xs[3], ys[3], desc.window};
@@ -119,20 +112,12 @@ class AvgPoolOp : public ReferenceOp<Desc> {
   AvgPoolOp(const Desc& desc, std::initializer_list<TensorDesc> tensors, std::size_t x, std::size_t y)
       : ReferenceOp<Desc>(desc, tensors) {
     const Shape &xs = this->shape(x), &ys = this->shape(y);
-    this->require(xs.rank() == 4 && ys.rank() == 4, "reads and writes tensors of four dimensions");
-    this->require(ys[0] == xs[0] && ys[1] == xs[1], "batch and channels of input and output differ");
     planes_ = xs[0] * xs[1];
     if (desc.global) {
-      this->require(xs[2] >= 1 && xs[3] >= 1 && ys[2] == 1 && ys[3] == 1, "a global pool has an output of one cell");
       rows_ = {xs[2], 1, {static_cast<int>(xs[2]), 1, 0}};
       cols_ = {xs[3], 1, {static_cast<int>(xs[3]), 1, 0}};
       return;
     }
-    this->require(legal(desc.window) && desc.window.kernel <= 15 && 2 * desc.window.padding <= desc.window.kernel,
-                  "kernel must be 1 to 15, stride positive, padding at most half the kernel");
-    this->require(ys[2] >= 1 && ys[3] >= 1 && ys[2] == window_outputs(xs[2], desc.window) &&
-                      ys[3] == window_outputs(xs[3], desc.window),
-                  "the output does not fit the input and the window");
     rows_ = {xs[2], ys[2], desc.window};
     cols_ = {xs[3], ys[3], desc.window};
   }

@@ -24,11 +24,4 @@ struct WindowAxis {
   }
 };
 
-inline bool legal(const Window& window) { return window.kernel >= 1 && window.stride >= 1 && window.padding >= 0; }
-
-inline std::int64_t window_outputs(std::int64_t input, const Window& window) {
-  const std::int64_t span = input + 2 * std::int64_t{window.padding} - window.kernel;
-  return span < 0 ? 0 : span / window.stride + 1;
-}
-
 }  // namespace dp::kernels::reference

@@ -6,28 +6,39 @@
 #include <sstream>
 
 #include "dp/error.h"
-#include "kernels/conv/cuda_cudnn.h"
-#include "kernels/conv/cuda_mma.h"
-#include "kernels/conv/cuda_mma_thin.h"
-#include "kernels/fused/cuda_fused_op.h"
-#include "kernels/fused/fused_steps.h"
-#include "kernels/linear/cuda_cublaslt.h"
 
 namespace dp::kernels::cuda {
 
 namespace {
 
-void append(std::vector<Candidate>& candidates, std::vector<Candidate> more) {
-  std::ranges::move(more, std::back_inserter(candidates));
+struct Source {
+  CandidateSource::Kind kind;
+  std::vector<std::string_view> families;
+  CandidateSource::Find find;
+};
+// In the order of kinds.
+std::vector<Source>& sources() {
+  static std::vector<Source> all;
+  return all;
 }
 
-constexpr std::string_view kFamilies[] = {family::gemm,      family::mma,      family::resident,
-                                          family::warpgroup, family::wgmma,    family::thin,
-                                          family::cudnn,     family::cublaslt, family::unfused};
+void append(std::vector<Candidate>& candidates, CandidateSource::Kind kind, const OpDesc& desc,
+            const CudaOpOptions& options) {
+  for (const Source& source : sources())
+    if (source.kind == kind) std::ranges::move(source.find(desc, options), std::back_inserter(candidates));
+}
+
+// Sorted.
+std::vector<std::string_view> families() {
+  std::vector<std::string_view> all{family::gemm, family::unfused};
+  for (const Source& source : sources()) std::ranges::copy(source.families, std::back_inserter(all));
+  std::ranges::sort(all);
+  return all;
+}
 
 [[noreturn]] void refuse(const std::string& text) {
   std::string known;
-  for (const std::string_view name : kFamilies) known += std::string(known.empty() ? "" : ", ") + std::string(name);
+  for (const std::string_view name : families()) known += std::string(known.empty() ? "" : ", ") + std::string(name);
   throw Error(ErrorCode::usage, "DP_CANDIDATES is '" + text +
                                     "'; list families to remove, such as -warpgroup,-cudnn; the families are " + known);
 }
@@ -42,13 +53,19 @@ std::vector<Candidate> without_removed(std::vector<Candidate> candidates) {
 
 }  // namespace
 
+CandidateSource::CandidateSource(Kind kind, std::initializer_list<std::string_view> families, Find find) {
+  const auto place = std::ranges::upper_bound(sources(), kind, {}, &Source::kind);
+  sources().insert(place, {kind, families, find});
+}
+
 std::vector<std::string> removed_families() {
   const char* const given = std::getenv("DP_CANDIDATES");
   if (given == nullptr) return {};
+  const std::vector<std::string_view> known = families();
   std::vector<std::string> removed;
   std::istringstream words(given);
   for (std::string word; std::getline(words, word, ',');) {
-    if (!word.starts_with('-') || std::ranges::find(kFamilies, word.substr(1)) == std::end(kFamilies)) refuse(given);
+    if (!word.starts_with('-') || !std::ranges::binary_search(known, std::string_view(word).substr(1))) refuse(given);
     removed.push_back(word.substr(1));
   }
   std::ranges::sort(removed);
@@ -56,8 +73,9 @@ std::vector<std::string> removed_families() {
 }
 
 std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options) {
-  std::vector<Candidate> candidates = mma_candidates(desc, options);
-  append(candidates, thin_mma_candidates(desc, options));
+  std::vector<Candidate> candidates;
+  append(candidates, CandidateSource::Kind::untried, desc, options);
+  append(candidates, CandidateSource::Kind::own, desc, options);
   for (const GemmChoice& choice : baseline.alternatives()) {
     CudaOpOptions with = options;
     with.gemm = choice;
@@ -68,19 +86,21 @@ std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& baseline
 }
 
 std::vector<Candidate> library_candidates(const OpDesc& desc, const CudaOpOptions& options) {
-  std::vector<Candidate> candidates = cudnn_candidates(desc, options);
-  append(candidates, cublaslt_candidates(desc, options));
+  std::vector<Candidate> candidates;
+  append(candidates, CandidateSource::Kind::library, desc, options);
   return without_removed(std::move(candidates));
 }
 
 std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options) {
   std::vector<Candidate> candidates = own_candidates(desc, baseline, options);
-  append(candidates, library_candidates(desc, options));
+  std::ranges::move(library_candidates(desc, options), std::back_inserter(candidates));
   return candidates;
 }
 
 std::unique_ptr<CudaOp> untried(const OpDesc& desc, std::unique_ptr<CudaOp> ordinary, const CudaOpOptions& options) {
-  const std::vector<Candidate> candidates = without_removed(mma_candidates(desc, options));
+  std::vector<Candidate> candidates;
+  append(candidates, CandidateSource::Kind::untried, desc, options);
+  candidates = without_removed(std::move(candidates));
   return candidates.empty() ? std::move(ordinary) : candidates.front().make();
 }
 

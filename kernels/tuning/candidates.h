@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -24,19 +25,29 @@ struct Candidate {
   std::function<std::unique_ptr<CudaOp>()> make;  // null or Error: not available on this device
 };
 
+// Where candidates come from. The file of a kernel adds itself to the candidates of its op by a constant of this type.
+class CandidateSource {
+ public:
+  // untried: own kernels that need no trial; the first candidate is used without one. own: our other kernels. library:
+  // asking takes tens of milliseconds.
+  enum class Kind { untried, own, library };
+  using Find = std::vector<Candidate> (*)(const OpDesc& desc, const CudaOpOptions& options);
+
+  // families: of its candidates.
+  CandidateSource(Kind kind, std::initializer_list<std::string_view> families, Find find);
+};
+
 // The families that DP_CANDIDATES removes, sorted. Error(usage) if it is malformed or names an unknown family.
 std::vector<std::string> removed_families();
 
 // None of these functions returns candidates of removed families. The baseline is not a candidate.
 // The order is the same in every run, the most promising first. All ops use the tensors that `baseline` resolved.
 std::vector<Candidate> own_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options);
-// Asking the libraries takes tens of milliseconds.
 std::vector<Candidate> library_candidates(const OpDesc& desc, const CudaOpOptions& options);
 // Own and library candidates.
 std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options);
 
-// The op to use without trials: the first tensor-core candidate (conv/cuda_mma.h), otherwise `ordinary`, which make()
-// created. In trials `ordinary` stays the baseline, with which candidates are compared.
+// The op to use without trials: the first candidate of kind untried, otherwise `ordinary`, which make() created. In trials `ordinary` stays the baseline, with which candidates are compared.
 std::unique_ptr<CudaOp> untried(const OpDesc& desc, std::unique_ptr<CudaOp> ordinary, const CudaOpOptions& options);
 
 }  // namespace dp::kernels::cuda

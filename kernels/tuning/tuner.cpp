@@ -9,7 +9,6 @@
 #include <map>
 
 #include "dp/error.h"
-#include "kernels/check_shapes.h"
 #include "kernels/device/cuda/check.h"
 #include "kernels/device/cuda/libraries/libraries.h"
 #include "kernels/tuning/tuning_cache.h"

@@ -138,3 +138,14 @@ TEST_CASE("a library that is planted in the working folder is not loaded") {
     CHECK(run("cd '" + folder.path() + "' && '" + program + "' --version >out 2>&1 </dev/null; test $? != 127"));
   }
 }
+
+// The names of their candidates. Nothing refers to these files, so a linker could leave them out.
+TEST_CASE("the CUDA plugin contains the libraries' kernels, which add themselves to the candidates", "[everything]") {
+  const Paths paths = built(DP_EVERYTHING_LIST);
+  const auto plugin =
+      std::ranges::find_if(paths, [](const std::string& path) { return path.ends_with("/libdp_cuda.so"); });
+  if (plugin == paths.end()) DP_SKIP("the CUDA plugin is not built");
+  const std::string content = read_text(*plugin);
+  CHECK(content.find("cublaslt:") != std::string::npos);
+  CHECK(content.find("cudnn:") != std::string::npos);
+}

@@ -2,7 +2,6 @@
 #include <map>
 
 #include "dp/error.h"
-#include "kernels/check_shapes.h"
 #include "kernels_cpu/cpu_case.h"
 #include "kernels_cpu/tagged.h"
 #include "support/catch.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "dp/error.h"
-#include "kernels/check_shapes.h"
 #include "kernels/device/cuda/check.h"
 #include "kernels/device/cuda/cuda_backend.h"
 #include "kernels/device/cuda/graph.h"
@@ -108,7 +107,7 @@ std::unique_ptr<Event> CudaContext::make_event() {
 
 std::unique_ptr<Op> CudaContext::make_op(const OpDesc& desc) {
   bind_thread();
-  check_shapes(desc, LowPrecision::allowed);
+  check_shapes(desc, DType::f32, LowPrecision::allowed);
   std::unique_ptr<CudaOp> baseline = baseline_op(desc);
   Tuner::Choice choice;
   if (!tries()) {
@@ -181,7 +180,7 @@ NormFusion CudaContext::norm_fusion() const {
 std::optional<double> CudaContext::seconds_of(const OpDesc& desc) {
   if (!tries() || trial_arguments(desc).empty()) return {};
   bind_thread();
-  check_shapes(desc, LowPrecision::allowed);
+  check_shapes(desc, DType::f32, LowPrecision::allowed);
   std::unique_ptr<CudaOp> baseline = baseline_op(desc);
   std::optional<double> microseconds = tuner().known_microseconds(desc, *baseline, variant_of(op_options_));
   if (!microseconds) microseconds = choose(desc, std::move(baseline)).microseconds;

@@ -1,4 +1,4 @@
-// Base class and factories of the CUDA ops. make() has one overload per descriptor, so a missing op does not compile.
+// Base class of the CUDA ops.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -52,47 +52,5 @@ class CudaOp : public Op {
 
 inline const float* in(void* arg) { return static_cast<const float*>(arg); }
 inline float* out(void* arg) { return static_cast<float*>(arg); }
-
-// Callers have checked the descriptor's shapes (kernels/check_shapes.h).
-std::unique_ptr<CudaOp> make(const Conv2dForward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const Conv2dBackwardData& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const Conv2dBackwardWeights& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const LinearForward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const LinearBackwardData& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const LinearBackwardWeights& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const ReluForward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const ReluBackward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const MaxPool2dForward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const MaxPool2dBackward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const AvgPool2dForward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const AvgPool2dBackward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const AddForward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const BatchNormMoments& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const BatchNormMerge& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const BatchNormTrack& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const BatchNormRunning& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const BatchNormFold& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const BatchNormForward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const BatchNormBackwardSums& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const BatchNormBackward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const NormConv2dForward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const NormConv2dBackwardData& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const NormConv2dBackwardWeights& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const LinearDropoutForward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const Conv2dPoolForward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const Conv2dReluBackwardData& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const LinearPoolBackwardData& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const LinearReluBackward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const LinearLoss& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const DropoutApply& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const SoftmaxCrossEntropy& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const Reorder& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const Fill& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const Accumulate& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const MovingAverage& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const OptimizerUpdate& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const GradNormPartials& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const GradNormFinish& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const GatherImages& desc, const CudaOpOptions& options);
 
 }  // namespace dp::kernels::cuda

@@ -72,8 +72,8 @@ set(dp_cuda_shared
   ${PROJECT_SOURCE_DIR}/engine/base/device.cpp
   ${PROJECT_SOURCE_DIR}/engine/base/shape.cpp
   ${PROJECT_SOURCE_DIR}/engine/base/standard_descriptors.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/check_shapes.cpp
   ${PROJECT_SOURCE_DIR}/kernels/comm/collective_call.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/op_names.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/op.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/ops.cpp
   ${PROJECT_SOURCE_DIR}/kernels/comm/communicator.cpp
 )

@@ -1,8 +1,6 @@
 // The reference backend. Makes its ops from their descriptors.
 #include "kernels/device/reference/reference_backend.h"
 
-#include <vector>
-
 #include "kernels/device/host/host_backend.h"
 #include "kernels/device/host/host_context.h"
 #include "kernels/device/reference/reference_op.h"
@@ -43,55 +41,53 @@ Backend& reference_backend() {
 namespace dp::kernels::reference {
 namespace {
 
-// An output of an op that may have a 16-bit type.
+// The activation, or its gradient, that an op writes: the first that it has of dz, dx, y and dst. Its type is that of the
+// tensor with the same name, or of x, which then describes all tensors.
 struct Written {
-  Position argument;
+  Position argument;  // not an argument if the op writes none
   TensorDesc tensor;
 };
-std::vector<Written> written_by(const Conv2dForward& d) { return {{positions<Conv2dForward>().y, d.y}}; }
-std::vector<Written> written_by(const Conv2dBackwardData& d) { return {{positions<Conv2dBackwardData>().dx, d.dx}}; }
-std::vector<Written> written_by(const LinearForward& d) { return {{positions<LinearForward>().y, d.y}}; }
-std::vector<Written> written_by(const LinearBackwardData& d) { return {{positions<LinearBackwardData>().dx, d.dx}}; }
-std::vector<Written> written_by(const ReluForward& d) { return {{positions<ReluForward>().y, d.x}}; }
-std::vector<Written> written_by(const ReluBackward& d) { return {{positions<ReluBackward>().dx, d.x}}; }
-std::vector<Written> written_by(const MaxPool2dForward& d) { return {{positions<MaxPool2dForward>().y, d.y}}; }
-std::vector<Written> written_by(const MaxPool2dBackward& d) { return {{positions<MaxPool2dBackward>().dx, d.dx}}; }
-std::vector<Written> written_by(const AvgPool2dForward& d) { return {{positions<AvgPool2dForward>().y, d.y}}; }
-std::vector<Written> written_by(const AvgPool2dBackward& d) { return {{positions<AvgPool2dBackward>().dx, d.dx}}; }
-std::vector<Written> written_by(const AddForward& d) { return {{positions<AddForward>().y, d.x}}; }
-std::vector<Written> written_by(const BatchNormForward& d) { return {{positions<BatchNormForward>().y, d.x}}; }
-std::vector<Written> written_by(const BatchNormBackwardSums& d) {
-  return {{positions<BatchNormBackwardSums>().dz, d.x}};
-}
-std::vector<Written> written_by(const BatchNormBackward& d) { return {{positions<BatchNormBackward>().dx, d.x}}; }
-std::vector<Written> written_by(const DropoutApply& d) { return {{positions<DropoutApply>().y, d.x}}; }
-std::vector<Written> written_by(const Reorder& d) { return {{positions<Reorder>().dst, d.dst}}; }
 template <typename Desc>
-std::vector<Written> written_by(const Desc&) {
-  return {};
+Written written_by(const Desc& desc) {
+  constexpr auto at = positions<Desc>();
+  const auto of_x = [&](Position argument) -> Written {
+    if constexpr (requires { desc.x; }) return {argument, desc.x};
+    return {};
+  };
+  if constexpr (requires { at.dz; }) {
+    return of_x(at.dz);
+  } else if constexpr (requires { at.dx; }) {
+    if constexpr (requires { desc.dx; }) return {at.dx, desc.dx};
+    return of_x(at.dx);
+  } else if constexpr (requires { at.y; }) {
+    if constexpr (requires { desc.y; }) return {at.y, desc.y};
+    return of_x(at.y);
+  } else if constexpr (requires { at.dst; desc.dst; }) {
+    return {at.dst, desc.dst};
+  } else {
+    return {};
+  }
 }
 
-// Runs an op in float64, then rounds its outputs.
+// Runs an op in float64, then rounds its output.
 class RoundedOp final : public HostOp {
  public:
-  RoundedOp(std::unique_ptr<HostOp> op, std::vector<Written> written)
-      : op_(std::move(op)), written_(std::move(written)) {
+  RoundedOp(std::unique_ptr<HostOp> op, Written written) : op_(std::move(op)), written_(std::move(written)) {
     tensors_ = op_->tensors();
   }
   std::size_t workspace_bytes() const override { return op_->workspace_bytes(); }
 
   void execute(std::span<void* const> args, void* workspace) override {
     op_->execute(args, workspace);
-    for (const Written& each : written_) {
-      auto* const values = static_cast<double*>(arg_at(args, each.argument));
-      if (values == nullptr) continue;
-      for (std::int64_t i = 0; i < each.tensor.shape.numel(); ++i) values[i] = rounded(values[i], each.tensor.type);
-    }
+    auto* const values = static_cast<double*>(arg_at(args, written_.argument));
+    if (values == nullptr) return;
+    const TensorDesc& tensor = written_.tensor;
+    for (std::int64_t i = 0; i < tensor.shape.numel(); ++i) values[i] = rounded(values[i], tensor.type);
   }
 
  private:
   std::unique_ptr<HostOp> op_;
-  std::vector<Written> written_;
+  Written written_;
 };
 
 // Each member rounds its own outputs.
@@ -122,12 +118,13 @@ Layout plain_layout(const Shape& shape, DType type) {
 std::size_t element_bytes(DType type) { return is_low(type) ? sizeof(double) : size_of(type); }
 
 std::unique_ptr<HostOp> make_op(const OpDesc& desc) {
+  check_shapes(desc, DType::f64, LowPrecision::allowed);
   return std::visit(
-      [](const auto& op) {
-        std::vector<Written> low = written_by(op);
-        std::erase_if(low, [](const Written& each) { return !is_low(each.tensor.type); });
+      [](const auto& op) -> std::unique_ptr<HostOp> {
         std::unique_ptr<HostOp> made = make(op);
-        return low.empty() ? std::move(made) : std::make_unique<RoundedOp>(std::move(made), std::move(low));
+        Written written = written_by(op);
+        if (!is_low(written.tensor.type)) return made;
+        return std::make_unique<RoundedOp>(std::move(made), std::move(written));
       },
       desc);
 }

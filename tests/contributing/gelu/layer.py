@@ -19,46 +19,31 @@ ModelBuilder::Node ModelBuilder::gelu(Node x) {
     take(node, i, "gelu");
   }
 @"""),
-    (3, "kernels/ops.h", "struct DropoutSpec {", """\
+    (3, "kernels/elementwise/op.h", "// y = a + b, then max(0, y) if relu.", """\
 // y = x * (1 + erf(x / sqrt(2))) / 2; may run in place.
 struct GeluForward {
+  static constexpr const char* kName = "gelu_forward";
   DP_ARGS(x, y);
   TensorDesc x;
+
+  void check(const OpCheck& op) const { op.one_type({&x}); }
 };
+DP_ON_EVERY_BACKEND(GeluForward);
+
 // dx = dy times the derivative at x; may run in place on dy. All tensors have x's layout.
 struct GeluBackward {
+  static constexpr const char* kName = "gelu_backward";
   DP_ARGS(dy, x, dx);
   TensorDesc x;
+
+  void check(const OpCheck& op) const { op.one_type({&x}); }
 };
+DP_ON_EVERY_BACKEND(GeluBackward);
 
 @"""),
     (3, "kernels/ops.h", "using OpDesc = std::variant<", "@GeluForward, GeluBackward, "),
-    (3, "kernels/op_names.cpp", "std::visit(Overloaded{", """\
-@[](const GeluForward&) { return "gelu_forward"; },
-                               [](const GeluBackward&) { return "gelu_backward"; },
-                               """),
-    (3, "kernels/check_shapes.cpp", "  void operator()(const ReluForward& d) const {", """\
-  void operator()(const GeluForward& d) const { of_one_type({&d.x}); }
-  void operator()(const GeluBackward& d) const { of_one_type({&d.x}); }
-@"""),
-    (4, "kernels/device/reference/reference_op.h", "std::unique_ptr<HostOp> make(const ReluForward& desc);", """\
-std::unique_ptr<HostOp> make(const GeluForward& desc);
-std::unique_ptr<HostOp> make(const GeluBackward& desc);
-@"""),
-    (4, "kernels/device/reference/reference_backend.cpp", "std::vector<Written> written_by(const ReluForward& d) {", """\
-std::vector<Written> written_by(const GeluForward& d) { return {{positions<GeluForward>().y, d.x}}; }
-std::vector<Written> written_by(const GeluBackward& d) { return {{positions<GeluBackward>().dx, d.x}}; }
-@"""),
     (4, "kernels/CMakeLists.txt", "  elementwise/cpu.cpp\n", "@  elementwise/gelu_reference.cpp\n"),
-    (5, "kernels/device/cpu/cpu_op.h", "std::unique_ptr<HostOp> make(const ReluForward& desc, const CpuOpOptions& options);", """\
-std::unique_ptr<HostOp> make(const GeluForward& desc, const CpuOpOptions& options);
-std::unique_ptr<HostOp> make(const GeluBackward& desc, const CpuOpOptions& options);
-@"""),
     (5, "kernels/CMakeLists.txt", "  elementwise/cpu_reorder.cpp\n", "  elementwise/cpu_gelu.cpp\n@"),
-    (6, "kernels/device/cuda/cuda_op.h", "std::unique_ptr<CudaOp> make(const ReluForward& desc, const CudaOpOptions& options);", """\
-std::unique_ptr<CudaOp> make(const GeluForward& desc, const CudaOpOptions& options);
-std::unique_ptr<CudaOp> make(const GeluBackward& desc, const CudaOpOptions& options);
-@"""),
     (6, "kernels/device/cuda/sources.cmake", "    elementwise/cuda\n", "@    elementwise/cuda_gelu\n"),
     (7, "engine/plan/plan_builder.cpp", "  switch (node.kind) {\n", """\
 @    case NodeKind::gelu:
@@ -99,10 +84,6 @@ REFUSED = (
     ("engine/plan/fusion.cpp", "engine/plan/fusion.cpp"),
     ("engine/plan/plan_builder.cpp", "engine/plan/plan_builder.cpp"),
     ("engine/plan/plan_backward.cpp", "engine/plan/plan_backward.cpp"),
-    ("kernels/op_names.cpp", "kernels/op_names.cpp"),
-    ("kernels/check_shapes.cpp", "kernels/check_shapes.cpp"),
-    ("kernels/device/reference/reference_op.h", "kernels/device/reference/reference_backend.cpp"),
-    ("kernels/device/cpu/cpu_op.h", "kernels/device/cpu/cpu_op.cpp"),
-    ("kernels/device/cuda/cuda_op.h", "kernels/device/cuda/context.cpp"),
+    ("kernels/elementwise/op.h", "kernels/ops.cpp"),
 )
 TESTS = ("test_gelu", "test_simulated_gelu")

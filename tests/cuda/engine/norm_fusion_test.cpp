@@ -49,7 +49,7 @@ std::vector<OpDesc> fused_ops() {
 class Spoiled final : public CudaOp {
  public:
   Spoiled(std::unique_ptr<CudaOp> op, std::size_t argument, std::size_t byte, std::size_t bytes)
-      : op_(std::move(op)), clear_(make(Fill{bytes}, {})), argument_(argument), byte_(byte) {
+      : op_(std::move(op)), clear_(make(Fill{bytes}, CudaOpOptions{})), argument_(argument), byte_(byte) {
     tensors_ = op_->tensors();
   }
   std::size_t workspace_bytes() const override { return op_->workspace_bytes(); }

@@ -124,7 +124,7 @@ class Rig {
   void unfused(const NormConv2dBackwardData& d, const MmaChoice& choice) {
     if (d.renormalize) normalize(y_);
     run(*make_mma(Conv2dBackwardData{d.dy, d.w, d.dx, d.window}, choice), {dy_, w_, dz_});
-    run(*make(BatchNormBackwardSums{d.dx, d.relu}, {}),
+    run(*make(BatchNormBackwardSums{d.dx, d.relu}, CudaOpOptions{}),
         {dz_, d.add ? dy2_.get() : nullptr, x_, d.relu ? y_.get() : nullptr, stats_, sums_, dweight_, dbias_, dz_});
   }
   void fused(const NormConv2dBackwardWeights& d, const MmaChoice& choice) {
@@ -137,7 +137,7 @@ class Rig {
 
  private:
   void normalize(const Device& to) {
-    run(*make(BatchNormForward{layer_.x, true, false}, {}), {x_, stats_, weight_, bias_, nullptr, to});
+    run(*make(BatchNormForward{layer_.x, true, false}, CudaOpOptions{}), {x_, stats_, weight_, bias_, nullptr, to});
   }
   void run(CudaOp& op, const std::vector<void*>& args) const {
     const DeviceArray<double> workspace(std::vector<double>(op.workspace_bytes() / sizeof(double) + 1, NAN));

@@ -104,17 +104,17 @@ class Rig {
   Results unfused(const MmaChoice& choice) {
     const DeviceArray<std::uint16_t> z(x_.values());
     if (d_.norm)
-      run(*make(BatchNormForward{d_.x, true, false}, {}), stream_,
+      run(*make(BatchNormForward{d_.x, true, false}, CudaOpOptions{}), stream_,
           {x_.get(), stats_.get(), weight_.get(), bias_.get(), nullptr, z.get()});
     run(*make_mma(Conv2dForward{d_.x, d_.w, d_.y, d_.window, false, false}, choice), stream_,
         {z.get(), w_.get(), nullptr, y_.get()});
-    if (d_.moments) run(*make(BatchNormMoments{d_.y}, {}), stream_, {y_.get(), moments_.get()});
+    if (d_.moments) run(*make(BatchNormMoments{d_.y}, CudaOpOptions{}), stream_, {y_.get(), moments_.get()});
     return results();
   }
   // Stats from moments, by a separate op.
   std::vector<double> merged(const std::vector<double>& moments) {
     const DeviceArray<double> from(moments);
-    run(*make(BatchNormMerge{d_.y.shape[1], 1, *d_.eps}, {}), stream_, {from.get(), stats_of_y_.get()});
+    run(*make(BatchNormMerge{d_.y.shape[1], 1, *d_.eps}, CudaOpOptions{}), stream_, {from.get(), stats_of_y_.get()});
     return stats_of_y_.values();
   }
 

@@ -1,0 +1,29 @@
+// The loss.
+#pragma once
+
+#include "kernels/op.h"
+
+namespace dp::kernels {
+
+// Cross-entropy with label smoothing of each sample; dlogits = loss_scale * (softmax - target). Adds the loss and the
+// counts of samples, top-1, top-5 and non-finite samples to StepResults. A label is in the top k if fewer than k
+// classes rank before it: those with a greater logit, or an equal logit and a lower index. A label with a NaN logit is
+// never in the top k. Losses are added in a fixed order in double. `scaled`: dlogits are also multiplied by
+// LossScaler::scale. Logits and dlogits are (N,classes), row-major, of the compute type; labels are i32 (N). The others
+// are StepInputs, StepResults and LossScaler.
+struct SoftmaxCrossEntropy {
+  static constexpr const char* kName = "softmax_cross_entropy";
+  DP_ARGS(logits, labels, inputs, dlogits, results, scaler);  // dlogits: may be null; scaler: null unless scaled
+  std::int64_t batch = 0;
+  std::int64_t classes = 0;
+  bool scaled = false;
+
+  void check(const OpCheck& op) const {
+    op.count(batch);
+    op.at_least_one(classes, "class");
+    if (scaled) op.scales_losses();
+  }
+};
+DP_ON_EVERY_BACKEND(SoftmaxCrossEntropy);
+
+}  // namespace dp::kernels

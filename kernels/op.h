@@ -1,0 +1,101 @@
+// What the descriptors of ops are made of. An op's family has a folder: its op.h has the descriptors, each with the
+// op's name, arguments, checks and arithmetic; the other files there are the implementations of every backend.
+// kernels/ops.h lists all descriptors.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+
+#include "kernels/layout.h"
+
+namespace dp::kernels {
+
+// Declares Args, an op's arguments in the order of Op::run: pointers (P = void*), or the operands of a plan.
+#define DP_ARGS(...)    \
+  template <typename P> \
+  struct Args {         \
+    P __VA_ARGS__;      \
+  }
+
+class HostOp;
+struct CpuOpOptions;
+namespace cuda {
+class CudaOp;
+struct CudaOpOptions;
+}  // namespace cuda
+
+// Declares the functions that make an op from its descriptor: in float32 on the CPU, in float64 as the reference, and on
+// CUDA. Each is defined in the file of the family's folder that implements the op. The caller has checked the
+// descriptor (check_shapes).
+#define DP_ON_EVERY_BACKEND(Desc)                                  \
+  std::unique_ptr<HostOp> make(const Desc&, const CpuOpOptions&);  \
+  namespace reference {                                            \
+  std::unique_ptr<HostOp> make(const Desc&);                       \
+  }                                                                \
+  namespace cuda {                                                 \
+  std::unique_ptr<CudaOp> make(const Desc&, const CudaOpOptions&); \
+  }                                                                \
+  static_assert(true)
+
+struct Window {  // of a convolution or a pool; square, with equal padding on all sides
+  int kernel = 3;
+  int stride = 1;
+  int padding = 0;
+};
+
+struct DropoutSpec {
+  float p = 0.5f;
+  std::uint32_t layer = 0;  // part of the random key: the layer's index in the model
+};
+
+// The product with weights that an op of a convolution or linear layer computes.
+struct Product {
+  std::string kind;  // the op without what is fused with it
+  Shape x, w, y;
+  Window window{.kernel = 1, .stride = 1, .padding = 0};
+  bool pooled = false;      // fused with its pool, or a data gradient with the pool's: tensor 2 is not stored
+  bool normalises = false;  // fused with parts of a batch normalisation
+  int read_beside = 0;      // tensors of dx's size that it reads for the normalisation before it
+  int gradients = 1;        // computed by the op
+};
+
+// The 16-bit types of activations and weights that a device supports. converted: both, but only in Reorder, to and from
+// float32. bfloat16: bfloat16 in all ops, float16 only in Reorder.
+enum class LowPrecision { refused, converted, bfloat16, allowed };
+
+inline bool is_low(DType type) { return type == DType::bf16 || type == DType::f16; }
+
+// What a descriptor's check() uses. Its functions throw Error(usage) with the op and its shapes.
+class OpCheck {
+ public:
+  // op: the name and the shapes. compute: the type in which the device computes.
+  OpCheck(std::string op, DType compute, LowPrecision low) : op_(std::move(op)), compute_(compute), low_(low) {}
+
+  [[noreturn]] void refuse(const std::string& why) const;
+  void require(bool holds, const char* why) const {
+    if (!holds) refuse(why);
+  }
+  void compute_type(std::initializer_list<const TensorDesc*> tensors) const;
+  // Activations and the weights that layers read: all of the compute type, or all of one 16-bit type.
+  void one_type(std::initializer_list<const TensorDesc*> tensors) const;
+  void low_type(DType type) const;            // of a copy of the weights
+  void converts(DType from, DType to) const;  // whether Reorder does
+  void scales_losses() const;                 // whether the device does
+  void count(std::int64_t count) const;       // must not be negative
+  void at_least_one(std::int64_t count, const char* of) const;
+  void rank(std::initializer_list<const TensorDesc*> tensors, int rank) const;
+  void dropout(const DropoutSpec& dropout) const;
+  // y has the shape that the window makes of x; both are (N,C,H,W), C is not compared.
+  void window(const Shape& x, const Shape& y, const Window& window) const;
+
+ private:
+  bool supports(DType type) const;
+
+  std::string op_;
+  DType compute_;
+  LowPrecision low_;
+};
+
+}  // namespace dp::kernels
