@@ -26,8 +26,8 @@ class CudaOp;
 struct CudaOpOptions;
 }  // namespace cuda
 
-// Declares the functions that make an op from its descriptor: in float32 on the CPU, in float64 as the reference, and on
-// CUDA. Each is defined in the file of the family's folder that implements the op. The caller has checked the
+// Declares the functions that make an op from its descriptor: in float32 on the CPU, in float64 as the reference, and
+// on CUDA. Each is defined in the file of the family's folder that implements the op. The caller has checked the
 // descriptor (check_shapes).
 #define DP_ON_EVERY_BACKEND(Desc)                                  \
   std::unique_ptr<HostOp> make(const Desc&, const CpuOpOptions&);  \

@@ -107,6 +107,11 @@ ModelBuilder::Node ModelBuilder::relu(Node x) {
   return append("", Relu{}, {x.index}, in);
 }
 
+ModelBuilder::Node ModelBuilder::activation(Node x, const Function& function) {
+  const Shape in = shape_of(x, name_of(function));
+  return append("", Activation{function}, {x.index}, in);
+}
+
 ModelBuilder::Node ModelBuilder::add(Node a, Node b) {
   const Shape in = shape_of(a, "add");
   const Shape other = shape_of(b, "add");

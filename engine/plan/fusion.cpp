@@ -140,6 +140,11 @@ class Fuser {
     node.kind = NodeKind::relu;
     take(node, i, "relu");
   }
+  void fill(Node& node, const Activation& activation, std::size_t i) {
+    node.kind = NodeKind::activation;
+    node.function = activation.function;
+    take(node, i, name_of(activation.function));
+  }
   void fill(Node& node, const Dropout&, std::size_t i) {
     node.kind = NodeKind::dropout;
     take_dropout(node, i);

@@ -12,7 +12,7 @@
 
 namespace dp::engine {
 
-enum class NodeKind { conv, linear, norm, add, max_pool, avg_pool, relu, dropout };
+enum class NodeKind { conv, linear, norm, add, max_pool, avg_pool, relu, activation, dropout };
 
 struct Node {
   NodeKind kind;
@@ -23,6 +23,7 @@ struct Node {
   kernels::Window window{};                     // conv, pools
   bool global = false;                          // avg_pool: over the whole image
   std::optional<kernels::DropoutSpec> dropout;  // of a dropout node, or fused into max_pool
+  std::optional<Function> function;             // of an activation
   int weight = -1;                              // index in Model::parameters()
   int bias = -1;
   int norm = -1;   // index among the batch normalisations, in node order

@@ -40,6 +40,12 @@ void PlanBuilder::backward_node(const Node& node, const NodeResult& result, std:
       gradients_.give(node.inputs[0], dy.value, dy.owned && !both);
       return gradients_.give(node.inputs[1], dy.value, dy.owned && !both);
     }
+    case NodeKind::activation: {
+      const PlanValue to = gradients_.in_place_or_new(dy);
+      plan_.add(steps, node.name, "backward", plan_.make(FunctionBackward{from.desc, *node.function}),
+                {.dy = from.where, .x = result.x.where, .dx = to.where});
+      return gradients_.give(node.inputs[0], to, true);
+    }
     case NodeKind::dropout: {
       if (result.joined) return gradients_.give(node.inputs[0], dy.value, dy.owned);
       const PlanValue to = gradients_.in_place_or_new(dy);

@@ -85,6 +85,12 @@ void PlanBuilder::forward_node(const Node& node, NodeResult& result) {
       plan_.add(steps, node.name, "", plan_.make(ReluForward{result.x.desc}),
                 {.x = result.x.where, .y = result.y.where});
       return;
+    case NodeKind::activation:
+      result.x = plan_.as(steps, node.name, x, plan_.computed(x.desc));
+      result.y = plan_.new_value(result.x.desc);
+      plan_.add(steps, node.name, "", plan_.make(FunctionForward{result.x.desc, *node.function}),
+                {.x = result.x.where, .y = result.y.where});
+      return;
     case NodeKind::dropout:
       result.x = plan_.as(steps, node.name, x, plan_.computed(x.desc));
       result.y = plan_.new_value(result.x.desc);

@@ -246,7 +246,8 @@ class DataOp final : public CudnnNormOp {
 class MaskedDataOp final : public CudnnNormOp {
  public:
   MaskedDataOp(const CudnnFused& fused, CudnnRun run)
-      : CudnnNormOp(fused, std::move(run)), sums_(make(BatchNormBackwardSums{convolution().x, false}, CudaOpOptions{})) {
+      : CudnnNormOp(fused, std::move(run)),
+        sums_(make(BatchNormBackwardSums{convolution().x, false}, CudaOpOptions{})) {
     const CudnnConvolution& c = convolution();
     tensors_ = {c.y, c.w, c.x};
     if (normalizes())

@@ -102,8 +102,7 @@ class ConvBackwardDataOp final : public ConvOp<Conv2dBackwardData> {
 
 class ConvBackwardWeightsOp final : public ConvOp<Conv2dBackwardWeights> {
  public:
-  explicit ConvBackwardWeightsOp(const Conv2dBackwardWeights& desc)
-      : ConvOp(desc, {desc.x, desc.dy, desc.dw}, 0, 1) {}
+  explicit ConvBackwardWeightsOp(const Conv2dBackwardWeights& desc) : ConvOp(desc, {desc.x, desc.dy, desc.dw}, 0, 1) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Conv2dBackwardWeights>(pointers);

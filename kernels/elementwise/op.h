@@ -1,6 +1,7 @@
 // Ops that treat each element alike, and copies.
 #pragma once
 
+#include "dp/functions.h"
 #include "kernels/op.h"
 
 namespace dp::kernels {
@@ -26,6 +27,28 @@ struct ReluBackward {
   void check(const OpCheck& op) const { op.one_type({&x}); }
 };
 DP_ON_EVERY_BACKEND(ReluBackward);
+
+// y = function(x); may run in place.
+struct FunctionForward {
+  static constexpr const char* kName = "function_forward";
+  DP_ARGS(x, y);
+  TensorDesc x;
+  Function function;
+
+  void check(const OpCheck& op) const { op.one_type({&x}); }
+};
+DP_ON_EVERY_BACKEND(FunctionForward);
+
+// dx = dy * the function's derivative at x; may run in place on dy. All tensors have x's layout.
+struct FunctionBackward {
+  static constexpr const char* kName = "function_backward";
+  DP_ARGS(dy, x, dx);
+  TensorDesc x;
+  Function function;
+
+  void check(const OpCheck& op) const { op.one_type({&x}); }
+};
+DP_ON_EVERY_BACKEND(FunctionBackward);
 
 // y = a + b, then max(0, y) if relu. All tensors have x's layout. May run in place on a.
 struct AddForward {

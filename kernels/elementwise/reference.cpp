@@ -1,4 +1,4 @@
-// Dropout, ReLU, addition, filling and changes of layout.
+// ReLU, other functions, addition, dropout, filling and changes of layout.
 #include <cstdint>
 #include <cstring>
 
@@ -33,6 +33,38 @@ class ReluBackwardOp final : public ReferenceOp<ReluBackward> {
     const double *dy = f64(args.dy), *y = f64(args.y);
     double* dx = f64(args.dx);
     for (std::int64_t i = 0; i < shape(0).numel(); ++i) dx[i] = y[i] > 0 ? dy[i] * static_cast<double>(desc_.scale) : 0;
+  }
+};
+
+class FunctionForwardOp final : public ReferenceOp<FunctionForward> {
+ public:
+  explicit FunctionForwardOp(const FunctionForward& desc) : ReferenceOp(desc, {desc.x}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<FunctionForward>(pointers);
+    const double* x = f64(args.x);
+    double* y = f64(args.y);
+    std::visit(
+        [&](const auto& function) {
+          for (std::int64_t i = 0; i < shape(0).numel(); ++i) y[i] = function.value(x[i]);
+        },
+        desc_.function);
+  }
+};
+
+class FunctionBackwardOp final : public ReferenceOp<FunctionBackward> {
+ public:
+  explicit FunctionBackwardOp(const FunctionBackward& desc) : ReferenceOp(desc, {desc.x}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<FunctionBackward>(pointers);
+    const double *dy = f64(args.dy), *x = f64(args.x);
+    double* dx = f64(args.dx);
+    std::visit(
+        [&](const auto& function) {
+          for (std::int64_t i = 0; i < shape(0).numel(); ++i) dx[i] = dy[i] * function.derivative(x[i]);
+        },
+        desc_.function);
   }
 };
 
@@ -94,6 +126,8 @@ class AccumulateOp final : public ReferenceOp<Accumulate> {
 
 std::unique_ptr<HostOp> make(const ReluForward& desc) { return std::make_unique<ReluForwardOp>(desc); }
 std::unique_ptr<HostOp> make(const ReluBackward& desc) { return std::make_unique<ReluBackwardOp>(desc); }
+std::unique_ptr<HostOp> make(const FunctionForward& desc) { return std::make_unique<FunctionForwardOp>(desc); }
+std::unique_ptr<HostOp> make(const FunctionBackward& desc) { return std::make_unique<FunctionBackwardOp>(desc); }
 std::unique_ptr<HostOp> make(const AddForward& desc) { return std::make_unique<AddOp>(desc); }
 std::unique_ptr<HostOp> make(const DropoutApply& desc) { return std::make_unique<DropoutOp>(desc); }
 std::unique_ptr<HostOp> make(const Fill& desc) { return std::make_unique<FillOp>(desc); }
@@ -103,9 +137,7 @@ namespace {
 
 class ReorderOp final : public ReferenceOp<Reorder> {
  public:
-  explicit ReorderOp(const Reorder& desc) : ReferenceOp(desc, {}) {
-    tensors_ = {resolve(desc.src), resolve(desc.dst)};
-  }
+  explicit ReorderOp(const Reorder& desc) : ReferenceOp(desc, {}) { tensors_ = {resolve(desc.src), resolve(desc.dst)}; }
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Reorder>(pointers);

@@ -47,7 +47,8 @@ std::vector<Candidate> library_candidates(const OpDesc& desc, const CudaOpOption
 // Own and library candidates.
 std::vector<Candidate> other_candidates(const OpDesc& desc, const CudaOp& baseline, const CudaOpOptions& options);
 
-// The op to use without trials: the first candidate of kind untried, otherwise `ordinary`, which make() created. In trials `ordinary` stays the baseline, with which candidates are compared.
+// The op to use without trials: the first candidate of kind untried, otherwise `ordinary`, which make() created. In
+// trials `ordinary` stays the baseline, with which candidates are compared.
 std::unique_ptr<CudaOp> untried(const OpDesc& desc, std::unique_ptr<CudaOp> ordinary, const CudaOpOptions& options);
 
 }  // namespace dp::kernels::cuda

@@ -182,6 +182,8 @@ TEST_CASE("a model builder rejects repeated names, missing nodes, another output
         "layer 'd': the name is used twice");
   CHECK(refusal([](ModelBuilder& m) { m.dropout("input", m.input(), 0); }) == "layer 'input': the name is used twice");
   CHECK(refusal([](ModelBuilder& m) { m.relu({1}); }) == "layer 'relu': reads a node that does not exist");
+  CHECK(refusal([](ModelBuilder& m) { m.activation({1}, Gelu{}); }) ==
+        "layer 'gelu': reads a node that does not exist");
   CHECK(refusal([](ModelBuilder& m) { m.flatten({-1}); }) == "layer 'flatten': reads a node that does not exist");
   CHECK(refusal([](ModelBuilder& m) { m.relu(m.input()), m.build(m.input()); }) ==
         "layer 'output': must be the node that was added last");

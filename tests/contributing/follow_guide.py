@@ -1,4 +1,4 @@
-"""Adds the layer of gelu/layer.py to a copy of the tree as docs/internals/adding_a_layer.md says, and tests it.
+"""Adds the layer of softsign/layer.py to a copy of the tree as docs/internals/adding_a_layer.md says, and tests it.
 
 follow_guide.py SOURCE WORK COMPILER    SOURCE: the tree; WORK: a folder for the copy and its build
 
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 
-from gelu.layer import INSERTIONS, NEW_FILES, REFUSED, TESTS
+from softsign.layer import INSERTIONS, NEW_FILES, REFUSED, TESTS
 
 HERE = pathlib.Path(__file__).resolve().parent
 GUIDE = "docs/internals/adding_a_layer.md"
@@ -45,10 +45,10 @@ def with_layer(files, left_out=""):
             continue
         content = after[path].decode()
         if content.count(anchor) != 1:
-            fail(f"{path} has {content.count(anchor)} times the text '{anchor}'; update gelu/layer.py")
+            fail(f"{path} has {content.count(anchor)} times the text '{anchor}'; update softsign/layer.py")
         after[path] = content.replace(anchor, text.replace("@", anchor)).encode()
     for _, name, path in NEW_FILES:
-        after[path] = (HERE / "gelu" / name).read_bytes()
+        after[path] = (HERE / "softsign" / name).read_bytes()
     return after
 
 
@@ -66,7 +66,7 @@ def check_names(guide, files):
     rows = [row for row in sections["3"].splitlines() if row.startswith("|")]
     for source in re.findall(r"`([\w/]+\.cpp)`", "\n".join(rows)):
         if source not in [refused for _, refused in REFUSED]:
-            fail(f"no entry of REFUSED in gelu/layer.py is about {source}")
+            fail(f"no entry of REFUSED in softsign/layer.py is about {source}")
 
 
 def write(folder, files):
@@ -93,7 +93,7 @@ def check_refused(files, tree, build):
         path = str(tree / source)
         words = [str(overlay / source) if word == path and left_out == source else word for word in shlex.split(commands[path])]
         done = subprocess.run(words + ["-iquote", str(overlay), "-fsyntax-only"], cwd=build, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode == 0 or "gelu" not in done.stdout.lower():
+        if done.returncode == 0 or "softsign" not in done.stdout.lower():
             fail(f"without its lines in {left_out}, the compiler should refuse {source} because of the layer:\n{done.stdout[-3000:]}")
         print(f"the compiler refuses {source} without the layer's lines in {left_out}", flush=True)
 

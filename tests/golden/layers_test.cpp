@@ -50,6 +50,36 @@ TEST_CASE("relu equals torch.nn.functional.relu, forward and backward, also at z
   });
 }
 
+TEST_CASE("every activation function and its derivative equal PyTorch's") {
+  const std::vector<std::pair<std::string, Function>> functions{{"relu6", Relu6{}},
+                                                                {"leaky_relu", LeakyRelu{}},
+                                                                {"leaky_relu_0.2", LeakyRelu{0.2f}},
+                                                                {"elu", Elu{}},
+                                                                {"elu_0.5", Elu{0.5f}},
+                                                                {"sigmoid", Sigmoid{}},
+                                                                {"hardsigmoid", HardSigmoid{}},
+                                                                {"tanh", Tanh{}},
+                                                                {"silu", Silu{}},
+                                                                {"hardswish", HardSwish{}},
+                                                                {"gelu", Gelu{}},
+                                                                {"gelu_tanh", GeluTanh{}}};
+  CHECK(functions.size() == std::variant_size_v<Function> + 2);
+  const GoldenFile golden("functions.safetensors");
+  const HostTensor x = golden.values("x"), dy = golden.values("dy");
+  for (const auto& [name, function] : functions)
+    for (const DeviceKind kind : tested_kinds()) {
+      INFO(name << " on " << to_string(Device{kind, 0}));
+      CHECK(name.starts_with(name_of(function)));
+      OpRig rig(kind);
+      const kernels::Layout plain = rig.plain(x.shape);
+      const std::string group = "function." + name;
+      CHECK(relative_error(function_forward(rig, x, function, plain, false), golden.values(name + ".y")) <=
+            golden_tolerance(kind, group));
+      CHECK(relative_error(function_backward(rig, dy, x, function, plain, false), golden.values(name + ".dx")) <=
+            golden_tolerance(kind, group));
+    }
+}
+
 TEST_CASE("max_pool2d equals torch.nn.functional.max_pool2d, forward and backward, with ties and padding") {
   const GoldenFile golden("layers.safetensors");
   for_each_case(golden, "max_pool2d", 4, [&](OpRig& rig, const std::string& prefix) {

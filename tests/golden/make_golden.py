@@ -3,6 +3,7 @@
 
 import pathlib
 
+import golden_functions
 import golden_layers
 import golden_mnist
 import golden_norm
@@ -15,6 +16,7 @@ if __name__ == "__main__":
     here = pathlib.Path(__file__).resolve().parent
     philox.check_known_answer()
     safetensors_file.write(here / "layers.safetensors", golden_layers.all_layers())
+    safetensors_file.write(here / "functions.safetensors", golden_functions.all_functions())
     safetensors_file.write(here / "residual_layers.safetensors", golden_norm.all_layers())
     for network in golden_resnet.CASES:
         safetensors_file.write(here / f"{network}.safetensors", golden_resnet.all_cases(network))

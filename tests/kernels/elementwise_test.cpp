@@ -52,6 +52,51 @@ TEST_CASE("ReLU keeps positive values exactly, and its gradient follows the outp
   }
 }
 
+namespace {
+
+const Function kFunctions[] = {Relu6{}, LeakyRelu{0.2f}, Elu{1.5f},   Sigmoid{}, HardSigmoid{},
+                               Tanh{},  Silu{},          HardSwish{}, Gelu{},    GeluTanh{}};
+static_assert(std::size(kFunctions) == std::variant_size_v<Function>);
+
+HostTensor times(HostTensor tensor, double factor) {
+  for (double& value : tensor.values) value *= factor;
+  return tensor;
+}
+
+}  // namespace
+
+TEST_CASE("every function and its derivative agree with the reference, in every layout and in place") {
+  Random random(15, RandomUse::synthetic);
+  for (const Shape& shape : kShapes)
+    for (const Function& function : kFunctions) {
+      INFO(name_of(function));
+      const HostTensor x = times(random_tensor(shape, random), 7), dy = random_tensor(shape, random);
+      OpRig oracle(DeviceKind::reference);
+      const HostTensor y = function_forward(oracle, x, function, oracle.plain(shape), false);
+      const HostTensor dx = function_backward(oracle, dy, x, function, oracle.plain(shape), false);
+      everywhere(shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
+        CHECK(relative_error(function_forward(rig, x, function, layout, in_place), y) <= 1e-6);
+        CHECK(relative_error(function_backward(rig, dy, x, function, layout, in_place), dx) <= 1e-6);
+      });
+    }
+}
+
+TEST_CASE("every function keeps NaN, and has its limits at infinity or NaN") {
+  HostTensor x = zeros({1, 3});
+  x.values = {NAN, INFINITY, -INFINITY};
+  for (const Function& function : kFunctions) {
+    OpRig oracle(DeviceKind::reference);
+    const HostTensor expected = function_forward(oracle, x, function, oracle.plain(x.shape), false);
+    everywhere(x.shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
+      const HostTensor y = function_forward(rig, x, function, layout, in_place);
+      INFO(name_of(function));
+      CHECK(std::isnan(y.values[0]));
+      for (const std::size_t i : {1, 2})
+        CHECK((y.values[i] == expected.values[i] || (std::isnan(y.values[i]) && std::isnan(expected.values[i]))));
+    });
+  }
+}
+
 TEST_CASE("an addition adds, applies ReLU on request, and keeps NaN") {
   Random random(14, RandomUse::synthetic);
   for (const Shape& shape : kShapes)

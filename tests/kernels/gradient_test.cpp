@@ -108,6 +108,22 @@ TEST_CASE("gradients of ReLU and dropout equal difference quotients") {
   CHECK(relative_error(drop(dy), difference_quotients(x, [&] { return dot(drop(x), dy); })) <= kTolerance);
 }
 
+TEST_CASE("the derivative of every function equals its difference quotient") {
+  OpRig rig(DeviceKind::reference);
+  Random random(26, RandomUse::synthetic);
+  HostTensor x = distinct_tensor({3, 2, 3, 5}, random);
+  for (double& value : x.values) value = 6 * value + 0.01;  // not at -6, -3, 0, 3 or 6
+  const HostTensor dy = random_tensor(x.shape, random);
+  const kernels::Layout plain = rig.plain(x.shape);
+  for (const Function function :
+       {Function(Relu6{}), Function(LeakyRelu{0.2f}), Function(Elu{1.5f}), Function(Sigmoid{}), Function(HardSigmoid{}),
+        Function(Tanh{}), Function(Silu{}), Function(HardSwish{}), Function(Gelu{}), Function(GeluTanh{})}) {
+    INFO(name_of(function));
+    const auto loss = [&] { return dot(function_forward(rig, x, function, plain, false), dy); };
+    CHECK(relative_error(function_backward(rig, dy, x, function, plain, false), difference_quotients(x, loss)) <= 1e-8);
+  }
+}
+
 TEST_CASE("the gradient of softmax cross-entropy equals its difference quotient, with label smoothing too") {
   OpRig rig(DeviceKind::reference);
   Random random(24, RandomUse::synthetic);

@@ -168,6 +168,23 @@ HostTensor relu_backward(OpRig& rig, const HostTensor& dy, const HostTensor& y, 
   return rig.download(dx);
 }
 
+HostTensor function_forward(OpRig& rig, const HostTensor& x, const Function& function, const Layout& layout,
+                            bool in_place) {
+  const auto op = rig.context().make_op(FunctionForward{rig.desc(x.shape, layout), function});
+  const DeviceTensor from = rig.upload(x, op->tensors()[0]), to = in_place ? from : rig.poisoned(from.desc);
+  rig.run(*op, {from.data(), to.data()});
+  return rig.download(to);
+}
+
+HostTensor function_backward(OpRig& rig, const HostTensor& dy, const HostTensor& x, const Function& function,
+                             const Layout& layout, bool in_place) {
+  const auto op = rig.context().make_op(FunctionBackward{rig.desc(x.shape, layout), function});
+  const DeviceTensor grad = rig.upload(dy, op->tensors()[0]), argument = rig.upload(x, op->tensors()[0]);
+  const DeviceTensor dx = in_place ? grad : rig.poisoned(grad.desc);
+  rig.run(*op, {grad.data(), argument.data(), dx.data()});
+  return rig.download(dx);
+}
+
 HostTensor add(OpRig& rig, const HostTensor& a, const HostTensor& b, bool relu, const Layout& layout, bool in_place) {
   const auto op = rig.context().make_op(AddForward{rig.desc(a.shape, layout), relu});
   const DeviceTensor first = rig.upload(a, op->tensors()[0]), second = rig.upload(b, op->tensors()[0]);

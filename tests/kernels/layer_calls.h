@@ -45,6 +45,10 @@ LayerResult avg_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, co
 HostTensor relu_forward(OpRig& rig, const HostTensor& x, const kernels::Layout& layout, bool in_place);
 HostTensor relu_backward(OpRig& rig, const HostTensor& dy, const HostTensor& y, const kernels::Layout& layout,
                          bool in_place);
+HostTensor function_forward(OpRig& rig, const HostTensor& x, const Function& function, const kernels::Layout& layout,
+                            bool in_place);
+HostTensor function_backward(OpRig& rig, const HostTensor& dy, const HostTensor& x, const Function& function,
+                             const kernels::Layout& layout, bool in_place);
 HostTensor add(OpRig& rig, const HostTensor& a, const HostTensor& b, bool relu, const kernels::Layout& layout,
                bool in_place);
 HostTensor dropout(OpRig& rig, const HostTensor& x, const kernels::DropoutSpec& spec,

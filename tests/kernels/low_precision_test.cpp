@@ -167,6 +167,27 @@ TEST_CASE("mixed precision: ReLU, additions and dropout agree with the rounded r
   }
 }
 
+TEST_CASE("mixed precision: functions and their derivatives agree with the rounded reference, also in place") {
+  Random random(35, RandomUse::synthetic);
+  for (const Shape& shape : {Shape{3, 13}, Shape{3, 5, 7, 5}, Shape{2, 32, 5, 7}}) {
+    const HostTensor x = random_tensor(shape, random), dy = random_tensor(shape, random);
+    for (const Function function : {Function(Sigmoid{}), Function(Silu{}), Function(Gelu{}), Function(LeakyRelu{})})
+      everywhere([&](OpRig& rig, OpRig& oracle) {
+        std::vector<kernels::Layout> layouts{rig.plain(shape)};
+        if (shape.rank() == 4) layouts.push_back(rig.preferred(shape));
+        const kernels::Layout plain = oracle.plain(shape);
+        for (const kernels::Layout& layout : layouts)
+          for (const bool in_place : {false, true}) {
+            INFO(name_of(function) << " " << to_string(shape) << " " << layout.name << (in_place ? " in place" : ""));
+            check_rounded(rig, function_forward(rig, x, function, layout, in_place),
+                          function_forward(oracle, x, function, plain, false));
+            check_rounded(rig, function_backward(rig, dy, x, function, layout, in_place),
+                          function_backward(oracle, dy, x, function, plain, false));
+          }
+      });
+  }
+}
+
 TEST_CASE("mixed precision: float16 overflows to infinity, bfloat16 does not, and both keep NaN") {
   HostTensor x = zeros({1, 8, 1, 2});
   x.values[0] = 60000, x.values[1] = -60000, x.values[2] = NAN;

@@ -137,6 +137,8 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   c.product(LinearBackwardWeights{p, linear[2], any(weights), true}, 3, 24, {2, 3});
   c.add(ReluForward{conv[2]}, {1}, true, {floats(conv[2]), floats(conv[2])});
   c.add(ReluBackward{conv[2]}, {2}, true, {floats(conv[2]), floats(conv[2]), floats(conv[2])});
+  c.add(FunctionForward{conv[2], Gelu{}}, {1}, true, {floats(conv[2]), floats(conv[2])});
+  c.add(FunctionBackward{conv[2], Gelu{}}, {2}, true, {floats(conv[2]), floats(conv[2]), floats(conv[2])});
   c.add(DropoutApply{conv[2], spec}, {1}, true, {floats(conv[2]), floats(conv[2]), samples_memory(), step_memory()});
   c.add(AddForward{conv[2], true}, {2}, true, {floats(conv[2]), floats(conv[2]), floats(conv[2])});
   add_norms(c, conv[2]);

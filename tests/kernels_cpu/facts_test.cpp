@@ -22,6 +22,8 @@ TEST_CASE("our own CPU ops name their implementation") {
                                                     {"max_pool2d_backward", "own:tiles"},
                                                     {"relu_forward", "own:simd"},
                                                     {"relu_backward", "own:simd"},
+                                                    {"function_forward", "own:simd"},
+                                                    {"function_backward", "own:simd"},
                                                     {"dropout", "own:philox"},
                                                     {"add_forward", "own:simd"},
                                                     {"batch_norm_moments", "own:simd"},

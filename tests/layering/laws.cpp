@@ -43,7 +43,7 @@ bool is_cuda_kernel_file(const SourceFile& file) {
 // kernels/ of a copy of the tree.
 bool may_name_cuda(const SourceFile& file) {
   return is_cuda_kernel_file(file) || file.in("tests/simulated_cuda") || file.in("tests/host/fake_driver") ||
-         file.in("tests/contributing/gelu");
+         file.in("tests/contributing/softsign");
 }
 
 }  // namespace

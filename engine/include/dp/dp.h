@@ -7,6 +7,7 @@
 #include "dp/default_devices.h"
 #include "dp/device.h"
 #include "dp/error.h"
+#include "dp/functions.h"
 #include "dp/launch.h"
 #include "dp/loader.h"
 #include "dp/loss.h"

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "dp/functions.h"
 #include "dp/shape.h"
 
 namespace dp {
@@ -48,6 +49,9 @@ struct Linear {
   bool bias = true;
 };
 struct Relu {};
+struct Activation {
+  Function function;
+};
 struct MaxPool2d {
   int kernel = 2;
   std::optional<int> stride{};  // empty: the kernel; always set in a Model
@@ -65,8 +69,8 @@ struct Dropout {
 struct Flatten {};  // (C,H,W) -> (C*H*W), in C,H,W order for every memory layout
 struct Input {};
 
-using LayerKind = std::variant<Input, Conv2d, BatchNorm2d, Add, Linear, Relu, MaxPool2d, AvgPool2d, GlobalAvgPool2d,
-                               Dropout, Flatten>;
+using LayerKind = std::variant<Input, Conv2d, BatchNorm2d, Add, Linear, Relu, Activation, MaxPool2d, AvgPool2d,
+                               GlobalAvgPool2d, Dropout, Flatten>;
 
 struct Layer {
   std::string name;  // PyTorch's module path, "layer1.0.conv1"
@@ -129,7 +133,8 @@ class ModelBuilder {
   Node batch_norm2d(const std::string& name, Node x, const BatchNorm2d& options = {});
   Node linear(const std::string& name, Node x, const Linear& options);  // x: (features)
   Node relu(Node x);
-  Node add(Node a, Node b);  // two different nodes
+  Node activation(Node x, const Function& function);  // of each element: activation(x, dp::Gelu{})
+  Node add(Node a, Node b);                           // two different nodes
   Node max_pool2d(Node x, const MaxPool2d& options = {});
   Node avg_pool2d(Node x, const AvgPool2d& options = {});
   Node global_avg_pool2d(Node x);

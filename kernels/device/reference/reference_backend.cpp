@@ -41,8 +41,8 @@ Backend& reference_backend() {
 namespace dp::kernels::reference {
 namespace {
 
-// The activation, or its gradient, that an op writes: the first that it has of dz, dx, y and dst. Its type is that of the
-// tensor with the same name, or of x, which then describes all tensors.
+// The activation, or its gradient, that an op writes: the first that it has of dz, dx, y and dst. Its type is that of
+// the tensor with the same name, or of x, which then describes all tensors.
 struct Written {
   Position argument;  // not an argument if the op writes none
   TensorDesc tensor;
@@ -62,7 +62,10 @@ Written written_by(const Desc& desc) {
   } else if constexpr (requires { at.y; }) {
     if constexpr (requires { desc.y; }) return {at.y, desc.y};
     return of_x(at.y);
-  } else if constexpr (requires { at.dst; desc.dst; }) {
+  } else if constexpr (requires {
+                         at.dst;
+                         desc.dst;
+                       }) {
     return {at.dst, desc.dst};
   } else {
     return {};

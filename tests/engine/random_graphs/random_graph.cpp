@@ -97,7 +97,12 @@ class GraphWriter {
     }
   }
 
-  void append_relu(const Place& x) { put(m_.relu(x.node), x.shape); }
+  // Sometimes another function.
+  void append_relu(const Place& x) {
+    static const std::vector<Function> functions{LeakyRelu{0.1f}, Elu{},       Sigmoid{}, Tanh{},
+                                                 Silu{},          HardSwish{}, Gelu{},    GeluTanh{}};
+    put(chance(0.75f) ? m_.relu(x.node) : m_.activation(x.node, one_of(functions)), x.shape);
+  }
   void append_dropout(const Place& x) {
     put(m_.dropout(name("dropout"), x.node, one_of<float>({0, 0.5f, 0.5f, 0.75f})), x.shape);
   }

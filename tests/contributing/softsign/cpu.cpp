@@ -1,6 +1,5 @@
 #include <cmath>
 #include <memory>
-#include <numbers>
 
 #include "kernels/device/cpu/bfloat16.h"
 #include "kernels/device/cpu/cpu_layout.h"
@@ -12,15 +11,10 @@
 namespace dp::kernels {
 namespace {
 
-float below(float x) { return 0.5f * (1 + std::erf(x / std::numbers::sqrt2_v<float>)); }
-float density(float x) {
-  return std::exp(-0.5f * x * x) * std::numbers::inv_sqrtpi_v<float> / std::numbers::sqrt2_v<float>;
-}
-
 // Processes the whole buffer in any layout, including the padding, which stays zero.
-class GeluOp : public HostOp {
+class SoftsignOp : public HostOp {
  public:
-  GeluOp(const TensorDesc& x, bool backward, const CpuOpOptions& options) : backward_(backward) {
+  SoftsignOp(const TensorDesc& x, bool backward, const CpuOpOptions& options) : backward_(backward) {
     tensors_ = {resolved_plain(x)};
     count_ = static_cast<std::int64_t>(tensors_[0].layout.bytes / size_of(x.type));
     threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes));
@@ -30,11 +24,12 @@ class GeluOp : public HostOp {
   void execute(std::span<void* const> pointers, void*) override {
     with_element_type(tensors_[0].type, [&]<typename T>() {
       if (backward_) {
-        const auto args = args_of<GeluBackward>(pointers);
-        map<T>(args.x, args.dy, args.dx, [](float x, float dy) { return dy * (below(x) + x * density(x)); });
+        const auto args = args_of<SoftsignBackward>(pointers);
+        map<T>(args.x, args.dy, args.dx,
+               [](float x, float dy) { return dy / ((1 + std::abs(x)) * (1 + std::abs(x))); });
       } else {
-        const auto args = args_of<GeluForward>(pointers);
-        map<T>(args.x, args.x, args.y, [](float x, float) { return x * below(x); });
+        const auto args = args_of<SoftsignForward>(pointers);
+        map<T>(args.x, args.x, args.y, [](float x, float) { return x / (1 + std::abs(x)); });
       }
     });
   }
@@ -59,11 +54,11 @@ class GeluOp : public HostOp {
 
 }  // namespace
 
-std::unique_ptr<HostOp> make(const GeluForward& d, const CpuOpOptions& options) {
-  return std::make_unique<GeluOp>(d.x, false, options);
+std::unique_ptr<HostOp> make(const SoftsignForward& d, const CpuOpOptions& options) {
+  return std::make_unique<SoftsignOp>(d.x, false, options);
 }
-std::unique_ptr<HostOp> make(const GeluBackward& d, const CpuOpOptions& options) {
-  return std::make_unique<GeluOp>(d.x, true, options);
+std::unique_ptr<HostOp> make(const SoftsignBackward& d, const CpuOpOptions& options) {
+  return std::make_unique<SoftsignOp>(d.x, true, options);
 }
 
 }  // namespace dp::kernels

@@ -13,20 +13,20 @@ struct Result {
   HostTensor y, dx;
 };
 
-Result gelu(OpRig& rig, const HostTensor& x, const HostTensor& dy, const kernels::Layout& layout) {
-  const auto forward = rig.context().make_op(kernels::GeluForward{rig.desc(x.shape, layout)});
+Result softsign(OpRig& rig, const HostTensor& x, const HostTensor& dy, const kernels::Layout& layout) {
+  const auto forward = rig.context().make_op(kernels::SoftsignForward{rig.desc(x.shape, layout)});
   const DeviceTensor from = rig.upload(x, forward->tensors()[0]), to = rig.poisoned(from.desc);
   rig.run(*forward, {from.data(), to.data()});
-  const auto backward = rig.context().make_op(kernels::GeluBackward{from.desc});
+  const auto backward = rig.context().make_op(kernels::SoftsignBackward{from.desc});
   const DeviceTensor gradient = rig.upload(dy, from.desc);
   rig.run(*backward, {gradient.data(), from.data(), gradient.data()});
   return {rig.download(to), rig.download(gradient)};
 }
 
-Model gelu_net() {
-  ModelBuilder m("gelu_net", Shape{2, 6, 6});
-  const auto x = m.gelu(m.conv2d("conv", m.input(), {.out_channels = 5, .kernel = 3}));
-  return m.build(m.linear("fc2", m.gelu(m.linear("fc1", m.flatten(x), {.out_features = 7})), {.out_features = 4}));
+Model softsign_net() {
+  ModelBuilder m("softsign_net", Shape{2, 6, 6});
+  const auto x = m.softsign(m.conv2d("conv", m.input(), {.out_channels = 5, .kernel = 3}));
+  return m.build(m.linear("fc2", m.softsign(m.linear("fc1", m.flatten(x), {.out_features = 7})), {.out_features = 4}));
 }
 
 DataParallelOptions on_one(DeviceKind kind) {
@@ -41,21 +41,21 @@ std::vector<NamedTensor> gradients_of(DataParallel& net, const Batch& batch) {
 
 }  // namespace
 
-TEST_CASE("GELU on every device equals the reference, in any layout and for any number of elements") {
+TEST_CASE("softsign on every device equals the reference, in any layout and for any number of elements") {
   OpRig oracle(DeviceKind::reference);
   Random random(1, RandomUse::synthetic);
   for (const Shape& shape : {Shape{3, 13}, Shape{3, 5, 7, 5}, Shape{2, 16, 3, 3}}) {
     HostTensor x = random_tensor(shape, random);
     for (double& value : x.values) value *= 4;
     const HostTensor dy = random_tensor(shape, random);
-    const Result expected = gelu(oracle, x, dy, oracle.plain(shape));
+    const Result expected = softsign(oracle, x, dy, oracle.plain(shape));
     for (const DeviceKind kind : tested_kinds()) {
       OpRig rig(kind);
       std::vector<kernels::Layout> layouts{rig.plain(shape)};
       if (shape.rank() == 4) layouts.push_back(rig.preferred(shape));
       for (const kernels::Layout& layout : layouts) {
         INFO(to_string(Device{kind, 0}) << " " << layout.name);
-        const Result result = gelu(rig, x, dy, layout);
+        const Result result = softsign(rig, x, dy, layout);
         CHECK(relative_error(result.y, expected.y) <= 5e-7);
         CHECK(relative_error(result.dx, expected.dx) <= 5e-7);
       }
@@ -63,11 +63,11 @@ TEST_CASE("GELU on every device equals the reference, in any layout and for any 
   }
 }
 
-TEST_CASE("the reference rounds GELU to bfloat16") {
+TEST_CASE("the reference rounds softsign to bfloat16") {
   OpRig rig(DeviceKind::reference, 1, DType::bf16);
   Random random(2, RandomUse::synthetic);
   const HostTensor x = random_tensor({4, 9}, random);
-  const Result result = gelu(rig, x, x, rig.plain(x.shape));
+  const Result result = softsign(rig, x, x, rig.plain(x.shape));
   for (const HostTensor* tensor : {&result.y, &result.dx})
     for (const double value : tensor->values) {
       CHECK(static_cast<double>(static_cast<float>(value)) == value);
@@ -75,8 +75,8 @@ TEST_CASE("the reference rounds GELU to bfloat16") {
     }
 }
 
-TEST_CASE("the gradients of a network with GELU equal difference quotients in float64") {
-  const Model model = gelu_net();
+TEST_CASE("the gradients of a network with softsign equal difference quotients in float64") {
+  const Model model = softsign_net();
   const Batch batch = random_batch(model, 5);
   DataParallel net(model, on_reference());
   const auto gradients = gradients_of(net, batch);
@@ -97,8 +97,8 @@ TEST_CASE("the gradients of a network with GELU equal difference quotients in fl
     }
 }
 
-TEST_CASE("a network with GELU has the reference's gradients on every device and learns a batch") {
-  const Model model = gelu_net();
+TEST_CASE("a network with softsign has the reference's gradients on every device and learns a batch") {
+  const Model model = softsign_net();
   const Batch batch = random_batch(model, 9);
   DataParallel oracle(model, on_reference());
   const auto expected = gradients_of(oracle, batch);
