@@ -230,7 +230,7 @@ def mnist_passes(batch):
 
 
 def resnet_passes(batch):
-    """As in engine/plan/plan_norm.cpp: a normalisation whose result has two readers gets two gradients and writes their
+    """As in engine/layers/norm.cpp: a normalisation whose result has two readers gets two gradients and writes their
     sum, masked by the ReLU."""
     layers = resnet18(batch)
     passes, last = {}, layers[-2]

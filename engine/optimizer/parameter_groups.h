@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "dp/optimizer.h"
-#include "engine/plan/parameters.h"
+#include "engine/layers/parameters.h"
 #include "kernels/update/update_rules.h"
 
 namespace dp::engine {

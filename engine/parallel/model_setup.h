@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "engine/base/split.h"
+#include "engine/layers/nodes.h"
+#include "engine/layers/parameters.h"
 #include "engine/observe/failpoint.h"
 #include "engine/optimizer/parameter_groups.h"
 #include "engine/parallel/pipeline/stage_split.h"
 #include "engine/parallel/resolved_options.h"
-#include "engine/plan/norms.h"
-#include "engine/plan/parameters.h"
 #include "engine/plan/plan.h"
 #include "engine/replica/replica.h"
 

@@ -6,10 +6,104 @@
 #include <map>
 
 #include "dp/error.h"
+#include "engine/layers/layers.h"
 #include "engine/plan/op_work.h"
-#include "engine/plan/plan_builder.h"
 
 namespace dp::engine {
+
+namespace {
+
+void forward_node(Planner& plan, const Node& node, NodeResult& result) {
+  if (result.joined) return;
+  const PlanValue& x = plan.result_of(node.inputs[0]);
+  switch (node.kind) {
+    case NodeKind::conv: return forward_conv(plan, node, x, result);
+    case NodeKind::linear: return forward_linear(plan, node, x, result);
+    case NodeKind::norm: return forward_norm(plan, node, x, result);
+    case NodeKind::max_pool: return forward_max_pool(plan, node, x, result);
+    case NodeKind::avg_pool: return forward_avg_pool(plan, node, x, result);
+    case NodeKind::add: return forward_add(plan, node, x, result);
+    case NodeKind::relu: return forward_relu(plan, node, x, result);
+    case NodeKind::activation: return forward_activation(plan, node, x, result);
+    case NodeKind::dropout: return forward_dropout(plan, node, x, result);
+  }
+}
+
+void backward_node(Planner& plan, const Node& node, const NodeResult& result, std::vector<NodeGradient> gradients) {
+  if (node.kind == NodeKind::norm) return backward_norm(plan, node, result, std::move(gradients));
+  if (result.unpooled) return plan.gradients.give(node.inputs[0], gradients.front().value, true);
+  NodeGradient dy = plan.gradients.sum(node, result, std::move(gradients));
+  const bool ends_in_relu = node.relu && node.kind != NodeKind::max_pool && !result.masked;
+  if (ends_in_relu || node.kind == NodeKind::relu) dy = backward_relu(plan, node, dy, result);
+  switch (node.kind) {
+    case NodeKind::conv: return backward_conv(plan, node, dy, result);
+    case NodeKind::linear: return backward_linear(plan, node, dy, result);
+    case NodeKind::max_pool: return backward_max_pool(plan, node, dy, result);
+    case NodeKind::avg_pool: return backward_avg_pool(plan, node, dy, result);
+    case NodeKind::add: return backward_add(plan, node, dy, result);
+    case NodeKind::activation: return backward_activation(plan, node, dy, result);
+    case NodeKind::dropout: return backward_dropout(plan, node, dy, result);
+    case NodeKind::norm:  // handled above
+    case NodeKind::relu: return plan.gradients.give(node.inputs[0], dy.value, dy.owned);
+  }
+}
+
+// What the first nodes read: images, or the output of the stage before this one.
+void set_input(Planner& plan, const Model& model) {
+  if (plan.options.input) {
+    plan.images = plan.new_value(*plan.options.input);
+    plan.input = {plan.images.where, plan.images.desc};
+  } else {
+    const Shape input = model.input().prepended(plan.options.batch);
+    plan.images = {{Space::input, 0}, {input, DType::f32, plan.context.plain_layout(input, DType::f32)}};
+  }
+}
+
+// Logits and loss, or the output for the next stage.
+void end_forward(Planner& plan) {
+  const PlanValue& output = plan.results.back().y;
+  if (!plan.options.last) {
+    plan.output = plan.border(output, plan.steps_so_far);  // valid until the first step of backward has run
+    return;
+  }
+  kernels::TensorDesc plain = plan.any_full(output.desc.shape);
+  plain.layout = plan.context.plain_layout(plain.shape, plain.type);
+  const PlanValue logits = plan.as(plan.forward, "logits", output, plain);
+  plan.logits = logits.where;
+  cross_entropy(plan, logits);
+}
+
+PlanParts build(const Model& model, kernels::Context& context, const PlanOptions& options, const ParameterTable* table,
+                const NormTable& norms) {
+  Planner plan(options, context, table, norms);
+  plan.parameter_layouts.resize(model.parameters().size());
+  for (std::size_t i = 0; i < plan.parameter_layouts.size(); ++i)
+    plan.parameter_layouts[i] = context.plain_layout(model.parameters()[i].shape, context.compute_type());
+  plan.nodes = fuse(model, options.dropout && options.training);
+  const std::vector<Node>& nodes = plan.nodes;
+  plan.neighbours = norm_neighbours(nodes, options.norm == BatchNormMode::sync);
+  set_input(plan, model);
+  plan.results.resize(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    NodeResult& result = plan.results[i];
+    result.needs_gradient = nodes[i].weight >= 0;
+    for (const int from : nodes[i].inputs) result.needs_gradient |= plan.needs_gradient(from);
+    forward_node(plan, nodes[i], result);
+  }
+  end_forward(plan);
+  if (options.training) {
+    plan.gradients.begin(model.parameters().size());
+    for (std::size_t i = nodes.size(); i-- > 0;)
+      if (plan.results[i].needs_gradient)
+        backward_node(plan, nodes[i], plan.results[i], std::move(plan.gradients.summands(static_cast<int>(i))));
+    plan.gradients.end();
+    update_running_statistics(plan);
+  }
+  plan.place_buffers();
+  return std::move(static_cast<PlanParts&>(plan));
+}
+
+}  // namespace
 
 Plan::Plan(const Model& model, kernels::Context& context, const PlanOptions& options, const ParameterTable* table,
            const NormTable& norms) {
@@ -17,7 +111,7 @@ Plan::Plan(const Model& model, kernels::Context& context, const PlanOptions& opt
   if (options.last && model.output().rank() != 1)
     throw Error(ErrorCode::usage, "model '" + model.name() + "' ends in " + to_string(model.output()) +
                                       "; its output must be one row of class scores: flatten it");
-  parts_ = PlanBuilder(options, context, table, norms).build(model);
+  parts_ = build(model, context, options, table, norms);
 }
 
 namespace {

@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "engine/plan/parameters.h"
+#include "engine/layers/parameters.h"
 #include "engine/replica/replica.h"
 
 namespace dp::engine {

@@ -19,7 +19,7 @@ inline Product without_intermediate(Product product) {
 
 // Batch normalisation fused with adjacent convolutions. Each op gives the result of the ops it names, run in sequence,
 // with the same rounding to the activation type. Intermediate tensors need not be written to memory.
-// engine/plan/norm_fusion.h describes where plans may use them (docs/decisions/0025).
+// engine/layers/nodes.h describes where plans may use them (docs/decisions/0025).
 
 // Conv2dForward of z, without bias and ReLU. If `moments`, then BatchNormMoments of y with `eps`. z is x or, if `norm`,
 // the result of BatchNormForward with relu on x. stats, weight and bias are null without norm, moments without

@@ -1,6 +1,6 @@
 // Residual networks, and batch normalisation over replicas.
 #include "dp/error.h"
-#include "engine/plan/fusion.h"
+#include "engine/layers/nodes.h"
 #include "support/catch.h"
 #include "support/training.h"
 

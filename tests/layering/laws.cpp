@@ -112,14 +112,16 @@ std::vector<Violation> check_engine_levels(const std::vector<SourceFile>& files)
   const std::string engine = "engine/";
   const std::map<std::string, Folders> stands_on{
       {"base", {}},
-      {"plan", {"base"}},
+      {"layers", {"base"}},
+      {"plan", {"base", "layers"}},
       {"observe", {"base"}},
-      {"optimizer", {"base", "plan", "replica"}},
+      {"optimizer", {"base", "layers", "plan", "replica"}},
       {"checkpoint", {"base"}},
       {"process_group", {"base"}},
-      {"replica", {"base", "plan", "observe"}},
-      {"parallel", {"base", "plan", "observe", "optimizer", "process_group", "replica"}},
-      {"train", {"base", "plan", "observe", "optimizer", "checkpoint", "process_group", "replica", "parallel"}}};
+      {"replica", {"base", "layers", "plan", "observe"}},
+      {"parallel", {"base", "layers", "plan", "observe", "optimizer", "process_group", "replica"}},
+      {"train",
+       {"base", "layers", "plan", "observe", "optimizer", "checkpoint", "process_group", "replica", "parallel"}}};
   const auto folder_of = [&](const std::string& path) {
     const std::size_t end = path.find('/', engine.size());
     return end == std::string::npos ? std::string() : path.substr(engine.size(), end - engine.size());

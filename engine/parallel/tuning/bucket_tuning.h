@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "dp/parallel_options.h"
-#include "engine/plan/parameters.h"
+#include "engine/layers/parameters.h"
 #include "engine/replica/replica.h"
 
 namespace dp::engine {

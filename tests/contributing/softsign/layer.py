@@ -12,8 +12,8 @@ ModelBuilder::Node ModelBuilder::softsign(Node x) {
 }
 
 @"""),
-    (2, "engine/plan/fusion.h", "enum class NodeKind {", "@ softsign,"),
-    (2, "engine/plan/fusion.cpp", "  void fill(Node& node, const Dropout&, std::size_t i) {", """\
+    (2, "engine/layers/nodes.h", "enum class NodeKind {", "@ softsign,"),
+    (2, "engine/layers/nodes.cpp", "  void fill(Node& node, const Dropout&, std::size_t i) {", """\
   void fill(Node& node, const Softsign&, std::size_t i) {
     node.kind = NodeKind::softsign;
     take(node, i, "softsign");
@@ -41,26 +41,35 @@ struct SoftsignBackward {
 DP_ON_EVERY_BACKEND(SoftsignBackward);
 
 @"""),
-    (3, "kernels/ops.h", "using OpDesc = std::variant<", "@SoftsignForward, SoftsignBackward, "),
+    (3, "kernels/ops.h", "std::variant<Conv2dForward,", "std::variant<SoftsignForward, SoftsignBackward, Conv2dForward,"),
     (4, "kernels/CMakeLists.txt", "  elementwise/cpu.cpp\n", "@  elementwise/softsign_reference.cpp\n"),
     (5, "kernels/CMakeLists.txt", "  elementwise/cpu_reorder.cpp\n", "  elementwise/cpu_softsign.cpp\n@"),
     (6, "kernels/device/cuda/sources.cmake", "    elementwise/cuda\n", "@    elementwise/cuda_softsign\n"),
-    (7, "engine/plan/plan_builder.cpp", "  switch (node.kind) {\n", """\
-@    case NodeKind::softsign:
-      result.x = plan_.as(steps, node.name, x, plan_.computed(x.desc));
-      result.y = plan_.new_value(result.x.desc);
-      plan_.add(steps, node.name, "", plan_.make(SoftsignForward{result.x.desc}),
-                {.x = result.x.where, .y = result.y.where});
-      return;
-"""),
-    (7, "engine/plan/plan_backward.cpp", "  switch (node.kind) {\n", """\
-@    case NodeKind::softsign: {
-      const PlanValue to = gradients_.in_place_or_new(dy);
-      plan_.add(steps, node.name, "backward", plan_.make(SoftsignBackward{from.desc}),
-                {.dy = from.where, .x = result.x.where, .dx = to.where});
-      return gradients_.give(node.inputs[0], to, true);
-    }
-"""),
+    (7, "engine/layers/layers.h", "void forward_dropout(", """\
+void forward_softsign(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void backward_softsign(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+@"""),
+    (7, "engine/layers/elementwise.cpp", "void forward_dropout(", """\
+void forward_softsign(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
+  set_operands(plan, node, x, result);
+  plan.add(plan.forward, node.name, "", plan.make(SoftsignForward{result.x.desc}),
+           {.x = result.x.where, .y = result.y.where});
+}
+
+void backward_softsign(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result) {
+  const PlanValue to = plan.gradients.in_place_or_new(dy);
+  plan.add(plan.backward, node.name, "backward", plan.make(SoftsignBackward{dy.value.desc}),
+           {.dy = dy.value.where, .x = result.x.where, .dx = to.where});
+  plan.gradients.give(node.inputs[0], to, true);
+}
+
+@"""),
+    (7, "engine/plan/plan.cpp", "    case NodeKind::relu: return forward_relu(", """\
+    case NodeKind::softsign: return forward_softsign(plan, node, x, result);
+@"""),
+    (7, "engine/plan/plan.cpp", "    case NodeKind::add: return backward_add(", """\
+    case NodeKind::softsign: return backward_softsign(plan, node, dy, result);
+@"""),
     (8, "tests/kernels/CMakeLists.txt", "target_link_libraries(test_reference PRIVATE dp_op_rig)", """\
 @
 dp_add_test(softsign SOURCES softsign_test.cpp)
@@ -81,9 +90,8 @@ NEW_FILES = (
 
 # (file, source): the compiler must reject the source if the insertions into the file are left out.
 REFUSED = (
-    ("engine/plan/fusion.cpp", "engine/plan/fusion.cpp"),
-    ("engine/plan/plan_builder.cpp", "engine/plan/plan_builder.cpp"),
-    ("engine/plan/plan_backward.cpp", "engine/plan/plan_backward.cpp"),
+    ("engine/layers/nodes.cpp", "engine/layers/nodes.cpp"),
+    ("engine/plan/plan.cpp", "engine/plan/plan.cpp"),
     ("kernels/elementwise/op.h", "kernels/ops.cpp"),
 )
 TESTS = ("test_softsign", "test_simulated_softsign")

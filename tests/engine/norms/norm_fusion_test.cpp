@@ -1,5 +1,5 @@
 // Plans in which convolutions do part of a batch normalisation: which part, when, and that the result is the same.
-#include "engine/plan/norm_fusion.h"
+#include "engine/layers/nodes.h"
 
 #include <algorithm>
 #include <map>

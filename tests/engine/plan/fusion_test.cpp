@@ -1,11 +1,9 @@
 // Nodes, neighbours of normalisations and the table of normalisations, field by field.
-#include "engine/plan/fusion.h"
+#include "engine/layers/nodes.h"
 
 #include <fmt/format.h>
 
 #include "dp/error.h"
-#include "engine/plan/norm_fusion.h"
-#include "engine/plan/norms.h"
 #include "engine/plan/plan.h"
 #include "support/catch.h"
 

@@ -8,7 +8,7 @@
 
 #include "dp/data_parallel.h"
 #include "dp/models.h"
-#include "engine/plan/parameters.h"
+#include "engine/layers/parameters.h"
 #include "engine/plan/plan_table.h"
 #include "kernels/device/backend.h"
 #include "support/catch.h"

@@ -1,7 +1,7 @@
 // Offsets and buckets of a small table of parameters, and the placement of buffers, number by number.
-#include "engine/plan/parameters.h"
+#include "engine/layers/parameters.h"
 
-#include "engine/plan/placement.h"
+#include "engine/layers/planner.h"
 #include "support/catch.h"
 
 using namespace dp;

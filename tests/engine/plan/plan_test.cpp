@@ -2,10 +2,10 @@
 
 #include "dp/error.h"
 #include "dp/models.h"
+#include "engine/layers/nodes.h"
+#include "engine/layers/planner.h"
 #include "engine/parallel/data_parallel_state.h"
 #include "engine/parallel/tuning/bucket_tuning.h"
-#include "engine/plan/fusion.h"
-#include "engine/plan/placement.h"
 #include "support/catch.h"
 #include "support/training.h"
 

@@ -1,4 +1,4 @@
-#include "engine/plan/parameters.h"
+#include "engine/layers/parameters.h"
 
 #include <algorithm>
 

@@ -1,4 +1,6 @@
-#include "engine/plan/fusion.h"
+#include "engine/layers/nodes.h"
+
+#include <algorithm>
 
 #include "dp/error.h"
 
@@ -209,5 +211,70 @@ class Fuser {
 }  // namespace
 
 std::vector<Node> fuse(const Model& model, bool dropout) { return Fuser(model, dropout).run(); }
+
+std::vector<NormNeighbours> norm_neighbours(const std::vector<Node>& nodes, bool adjacent) {
+  const auto at = [](int i) { return static_cast<std::size_t>(i); };
+  std::vector<std::vector<int>> readers(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i)
+    for (const int input : nodes[i].inputs)
+      if (input >= 0) readers[at(input)].push_back(static_cast<int>(i));
+
+  const auto is_conv = [&](int i) { return i >= 0 && nodes[at(i)].kind == NodeKind::conv; };
+  const auto is_plain = [&](int i) { return is_conv(i) && nodes[at(i)].bias < 0 && !nodes[at(i)].relu; };
+  std::vector<NormNeighbours> all(nodes.size());
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    const Node& node = nodes[i];
+    if (node.kind != NodeKind::norm) continue;
+    NormNeighbours& own = all[i];
+    const int number = static_cast<int>(i), before = node.inputs[0];
+    if (is_conv(before) && !nodes[at(before)].relu && readers[at(before)].size() == 1) all[at(before)].folds = number;
+    if (before >= 0 && is_plain(before) && readers[at(before)].size() == 1 && (!adjacent || before + 1 == number)) {
+      own.moments = before;
+      all[at(before)].normalizes = number;
+    }
+    // Backward visits the nodes in reverse: the first reader contributes its gradient last.
+    const std::vector<int>& behind = readers[i];
+    const bool each_once = behind.size() == 1 || (behind.size() == 2 && behind[0] != behind[1]);
+    if (!each_once) continue;
+    const int first = *std::ranges::min_element(behind);
+    if (!is_conv(first) || (adjacent && first != number + 1)) continue;
+    own.gradient = first;
+    if (behind.size() == 1 && is_plain(first) && node.relu && node.inputs.size() == 1) own.reader = first;
+  }
+  return all;
+}
+
+NormTable::NormTable(const Model& model) {
+  constexpr std::int64_t kAlign = 16;
+  const auto place = [this](std::int64_t channels) {
+    const std::int64_t at = buffer_size_;
+    buffer_size_ += (channels + kAlign - 1) / kAlign * kAlign;
+    return at;
+  };
+  for (const Node& node : fuse(model, /*dropout=*/false)) {
+    if (node.kind != NodeKind::norm) continue;
+    const Layer& layer = model.layers()[static_cast<std::size_t>(node.layer)];
+    const auto& options = std::get<BatchNorm2d>(layer.kind);
+    Norm norm;
+    norm.name = layer.name;
+    norm.layer = node.layer;
+    norm.channels = layer.output[0];
+    norm.cells = layer.output[1] * layer.output[2];
+    norm.eps = options.eps;
+    norm.momentum = options.momentum;
+    norm.mean = place(norm.channels);
+    norm.variance = place(norm.channels);
+    norm.moments = moments_bytes_;
+    moments_bytes_ += norm.moments_bytes();
+    norm.sums = moments_bytes_;
+    moments_bytes_ += norm.sums_bytes();
+    norms_.push_back(std::move(norm));
+  }
+}
+
+const Norm* NormTable::of_one_cell() const {
+  const auto found = std::find_if(norms_.begin(), norms_.end(), [](const Norm& norm) { return norm.cells == 1; });
+  return found == norms_.end() ? nullptr : &*found;
+}
 
 }  // namespace dp::engine

@@ -1,18 +1,31 @@
-// A plan while it is built: the nodes of the model, their results so far, and the steps with their buffers. Used only
-// by PlanBuilder and the classes that it consists of.
+// A plan while it is built, as the rules of the layers see it (layers.h): the nodes of the model, their results and
+// gradients so far, and the steps with their buffers.
 #pragma once
 
+#include <functional>
+#include <limits>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "engine/plan/fusion.h"
-#include "engine/plan/norm_fusion.h"
-#include "engine/plan/placement.h"
-#include "engine/plan/plan.h"
+#include "engine/layers/nodes.h"
+#include "engine/layers/parameters.h"
+#include "engine/layers/plan_parts.h"
 
 namespace dp::engine {
+
+// Static placement of buffers in one arena: buffers share memory if their lifetimes do not overlap.
+
+struct Lifetime {
+  std::size_t bytes = 0;
+  int first = 0, last = 0;  // steps, inclusive
+  std::size_t offset = 0;   // result, a multiple of 64
+};
+
+// Sets all offsets and returns the arena size in bytes. Places the largest buffer first, each into the lowest gap that
+// fits.
+std::size_t place(std::vector<Lifetime>& buffers);
 
 // A tensor during planning. For an activation, `where.offset` is the index of its buffer until place_buffers().
 struct PlanValue {
@@ -131,6 +144,57 @@ struct PlanDraft : PlanParts {
   std::vector<NodeResult> results;         // per node
   std::vector<Lifetime> buffers;
   int steps_so_far = 0;  // over all stages
+};
+
+// The gradients of a plan: those of the nodes' results, which are sums over their readers, and those of the parameters.
+
+// The gradient of a node's result: the sum of its readers' contributions. `owned`: no other step reads this memory
+// later, so it may be overwritten.
+struct NodeGradient {
+  PlanValue value;
+  bool owned = true;
+};
+
+class PlanGradients {
+ public:
+  explicit PlanGradients(PlanDraft& plan) : plan_(plan) {}
+
+  void begin(std::size_t parameters);  // after the last step of forward and loss
+  void end();  // the gradient for the stage before this one, then the weight gradients if they are split off
+
+  // Results of nodes.
+  void give(int node, const PlanValue& gradient, bool owned);  // adds a summand to the gradient of `node`
+  std::vector<NodeGradient>& summands(int node) { return of_nodes_[index(node)]; }
+  // Sums the summands, in the layout of the result.
+  NodeGradient sum(const Node& node, const NodeResult& result, std::vector<NodeGradient> gradients);
+  // The destination of an elementwise op on `from`: in place if `from` is owned.
+  PlanValue in_place_or_new(const NodeGradient& from);
+
+  // Parameters.
+  PlanValue weight_of(const Node& node, const kernels::TensorDesc& wanted);  // as the data gradient reads it
+  // The destination of the gradient of `entry`: the gradient arena if the layout matches, otherwise a temporary that
+  // store() reorders or accumulates.
+  PlanValue target(int entry, const kernels::TensorDesc& produced);
+  void store(const std::string& name, int entry, const PlanValue& gradient);
+  void finished(int weight, int bias);    // marks the entries as final after the last added step
+  PlanSteps& steps() { return *steps_; }  // to which gradients of parameters are added: backward or weights
+  // Calls `add`, which adds the steps of the node's weight gradients. With split_backward only in end(), and then marks
+  // them as final.
+  void of_weights(const Node& node, std::function<void()> add);
+
+ private:
+  PlanDraft& plan_;
+  std::vector<std::vector<NodeGradient>> of_nodes_;  // per node: the summands so far
+  std::vector<NodeGradient> of_input_;               // the same for the input
+  std::vector<char> unfinished_;                     // per parameter entry: its gradient is not final
+  PlanSteps* steps_ = nullptr;
+  std::vector<std::function<void()>> later_;
+};
+
+struct Planner : PlanDraft {
+  using PlanDraft::PlanDraft;
+  Planner(const Planner&) = delete;  // gradients refers to it
+  PlanGradients gradients{*this};
 };
 
 }  // namespace dp::engine

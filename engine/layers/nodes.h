@@ -1,0 +1,94 @@
+// The nodes of a plan: the layers of a model, grouped with the layers that one op may compute with them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dp/model.h"
+#include "kernels/ops.h"
+
+namespace dp::engine {
+
+// Groups: conv+ReLU, linear+ReLU, ReLU+pool+dropout, and batch normalisation with the addition and the ReLU that follow
+// it.
+
+enum class NodeKind { conv, linear, norm, add, max_pool, avg_pool, relu, activation, dropout };
+
+struct Node {
+  NodeKind kind;
+  std::string name;                             // names of its layers, "conv1+relu"
+  std::vector<int> inputs;                      // nodes, -1: the model's input; the second one of a norm is its addend
+  Shape input, output;                          // per sample; a linear node may read (C,H,W)
+  bool relu = false;                            // the node ends with a ReLU; a max_pool node begins with it
+  kernels::Window window{};                     // conv, pools
+  bool global = false;                          // avg_pool: over the whole image
+  std::optional<kernels::DropoutSpec> dropout;  // of a dropout node, or fused into max_pool
+  std::optional<Function> function;             // of an activation
+  int weight = -1;                              // index in Model::parameters()
+  int bias = -1;
+  int norm = -1;   // index among the batch normalisations, in node order
+  int layer = -1;  // index of the layer that has the parameters
+};
+
+// Returns the nodes in topological order; the last one is the output. Omits dropout layers if `dropout` is false.
+// Error(usage) if a layer's result is not used.
+std::vector<Node> fuse(const Model& model, bool dropout);
+
+// Batch normalisations that may be fused partly into adjacent convolutions (the NormConv2d ops of kernels/fused/op.h).
+
+// Node indices; -1: no node.
+struct NormNeighbours {
+  // Of a normalisation: the convolution, without bias and ReLU, whose result only this normalisation reads.
+  int moments = -1;
+  // Of a normalisation: the convolution whose data gradient is the last summand of its output gradient. There are at
+  // most two summands.
+  int gradient = -1;
+  // Of a normalisation with ReLU and without addend: its `gradient`, if that is its only reader and has neither bias
+  // nor ReLU.
+  int reader = -1;
+  int normalizes = -1;  // of a convolution: the normalisation whose `moments` it is
+  int folds = -1;       // of a convolution without ReLU: the normalisation that alone reads its result
+};
+
+// Returns the neighbours of every node. `adjacent`: only nodes that are consecutive in node order, so that the
+// statistics of all replicas are gathered in the same order as without fusion.
+std::vector<NormNeighbours> norm_neighbours(const std::vector<Node>& nodes, bool adjacent);
+
+// The batch normalisations of a model, with the offsets of their running statistics in a replica's buffer arena and of
+// the batch statistics in its moments arena.
+
+struct Norm {
+  std::string name;  // of the layer
+  int layer = 0;     // its index in the model
+  std::int64_t channels = 0;
+  std::int64_t cells = 0;  // height times width
+  double eps = 0, momentum = 0;
+  std::int64_t mean = 0, variance = 0;  // offsets in the buffer arena, in elements
+  // Offsets in the moments arena, in bytes, for a batch of one shard. With n shards each is an array of n entries, and
+  // the offsets are n times these.
+  std::size_t moments = 0;  // forward: 1 + 2C doubles per shard
+  std::size_t sums = 0;     // backward: 2C doubles per shard
+
+  std::size_t moments_bytes() const { return static_cast<std::size_t>(1 + 2 * channels) * sizeof(double); }
+  std::size_t sums_bytes() const { return static_cast<std::size_t>(2 * channels) * sizeof(double); }
+};
+
+class NormTable {
+ public:
+  explicit NormTable(const Model& model);  // in execution order
+
+  int count() const { return static_cast<int>(norms_.size()); }
+  const Norm& norm(int index) const { return norms_[static_cast<std::size_t>(index)]; }
+  const Norm* of_one_cell() const;                           // the first with one value per channel and image, or null
+  std::int64_t buffer_size() const { return buffer_size_; }  // elements
+  std::size_t moments_bytes() const { return moments_bytes_; }  // of the moments arena, per shard of a batch
+
+ private:
+  std::vector<Norm> norms_;
+  std::int64_t buffer_size_ = 0;
+  std::size_t moments_bytes_ = 0;
+};
+
+}  // namespace dp::engine

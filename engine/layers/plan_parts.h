@@ -1,0 +1,94 @@
+// What a plan consists of: steps, and the memory that they address.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dp/parallel_options.h"
+#include "kernels/op_args.h"
+
+namespace dp::engine {
+
+enum class Space : std::uint8_t {
+  none,
+  activation,
+  value,
+  low_value,  // mixed precision: values in the activation type
+  folded,     // evaluation: the plan's own weights and biases of convolutions with a folded normalisation
+  gradient,
+  buffer,   // running statistics
+  moments,  // batch statistics of all parts
+  input,
+  labels,
+  samples,
+  step_inputs,
+  step_results,
+  loss_scaler,
+  count
+};
+
+// An address in one of the replica's memories.
+struct Ref {
+  Space space = Space::none;
+  std::size_t offset = 0;       // bytes
+  std::size_t part_stride = 0;  // moments: stride between parts, in bytes
+};
+
+// A range of the moments arena with one statistic of all parts. The all-gather completes it on every replica.
+struct Gather {
+  std::size_t offset = 0, part_bytes = 0;
+};
+
+struct PlanStep {
+  std::string name;  // node and op, "conv2+relu backward_data"; forward: the node alone
+  std::string node;  // "conv2+relu"
+  kernels::OpDesc desc;
+  std::unique_ptr<kernels::Op> op;  // made from desc
+  std::array<Ref, kernels::kMaxOpArgs> args{};
+  int arg_count = 0;
+  int ready_from = -1;   // backward: gradients of entries >= this are final; backward no longer reads their weights
+  bool gathers = false;  // later steps read data of all parts: the stage's next Gather follows this step
+};
+
+struct PlanOptions {
+  std::int64_t batch = 1;  // rows of this replica's shard
+  bool training = true;
+  bool accumulate = false;  // gradients are added to those of earlier micro-batches
+  bool dropout = true;
+  BatchNormMode norm = BatchNormMode::master;
+  bool scales_loss = false;  // gradients are multiplied by LossScaler::scale
+  // Training: one op may compute logits and loss. The logits are then valid after loss(), not after forward().
+  bool joins_loss = false;
+  int shards = 1;  // of the batch, over all replicas
+  // For a stage of a pipeline. The first stage reads images and has no `input`. Every other stage reads the previous
+  // stage's output, which has the type and layout of `input`, and computes its gradient. The last stage computes the
+  // loss.
+  std::optional<kernels::TensorDesc> input{};
+  bool last = true;
+  // The weight gradients of convolutions and linear layers are computed by weights(), not by backward().
+  bool split_backward = false;
+  bool folds_norms = false;  // evaluation: folds batch normalisations into the convolutions before them
+};
+
+// A tensor that one stage of a pipeline hands to its neighbour.
+struct Border {
+  Ref where;
+  kernels::TensorDesc desc;
+};
+
+// What a plan consists of. The accessors of Plan say what each part is.
+struct PlanParts {
+  PlanOptions options;
+  std::vector<PlanStep> fold{}, forward{}, loss{}, backward{}, weights{}, running{};
+  Ref logits{}, logits_grad{};
+  Border input{}, input_grad{}, output{}, output_grad{};
+  std::size_t arena_bytes = 0, workspace_bytes = 0, folded_bytes = 0;
+  int reorders = 0;
+  std::vector<kernels::Layout> parameter_layouts{};
+};
+
+}  // namespace dp::engine
