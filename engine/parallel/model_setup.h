@@ -69,8 +69,8 @@ struct ModelSetup {
     return recompute == Recompute::stage || (recompute == Recompute::except_last && !is_last(stage));
   }
 
-  // The options of a stage's plan, without PlanOptions::input. `gathers`: the master gathers the logits. One op may
-  // then not compute both logits and loss. The same holds with failpoints, which may set a logit to NaN.
+  // The options of a stage's plan, without PlanOptions::input. `gathers`: the master gathers the logits, so
+  // the op that computes them must not compute the loss too. Failpoints also need them apart: one sets a logit to NaN.
   PlanOptions plan_options(int stage, std::int64_t rows, bool training, bool accumulate, bool gathers) const {
     return {.batch = rows,
             .training = training,

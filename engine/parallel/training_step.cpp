@@ -195,8 +195,8 @@ void TrainingStep::backward(Replica& replica, GradientSync& gradient_sync, Items
   const int first = items.begin / replica.local_shards() * replica.local_shards();
   int working = 0;
   for (int shard = 0; shard < replica.local_shards(); ++shard) working += replica.plan_of(first + shard) != nullptr;
-  // Shards without rows have the highest numbers. Their gradients must be zero before the last shard with rows reports
-  // buckets as ready.
+  // Shards without rows have the highest numbers. Their gradients are set to zero first: the last shard with rows
+  // reports the buckets of all shards as ready.
   if (items.begin == first && !accumulate)
     for (int shard = working; shard < replica.local_shards(); ++shard) replica.zero_gradients(shard);
   const Plan* const plan = replica.select(items.begin);

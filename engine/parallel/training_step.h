@@ -1,6 +1,6 @@
-// One step of data-parallel training on one replica. Each function runs on that replica's worker thread. It enqueues
-// work, which streams and events order. The end of a step waits, and so do the functions named `_alone`. Read
-// training_step.cpp from top to bottom to see the order.
+// One step of data-parallel training on one replica. Each function runs on that replica's worker thread and enqueues
+// work, which streams and events order. Functions named `_alone`, and the end of a step, wait until the device has done
+// it. Read training_step.cpp from top to bottom to see the order.
 #pragma once
 
 #include <vector>

@@ -63,8 +63,8 @@ class ImagesOp : public WinogradOp {
       : WinogradOp(call.weights, options.threads), call_(call), from_(view_of(call.from)), to_(view_of(call.to)) {
     tensors_ = std::move(tensors);
     tiles_ = {to_.n, to_.h, to_.w};
-    // The tiles that one thread processes at a time fit in its L2 cache, unless that is too few tiles for a fast matrix
-    // product.
+    // A thread processes as many tiles at a time as fit in its L2 cache, but at least kFewest: with fewer the matrix
+    // product is slow.
     constexpr std::int64_t kCacheFloats = 3 << 17, kFewest = 32, kMost = 128;
     const std::int64_t fits = kCacheFloats / (kPositions * (channels_of(from_) + channels_of(to_)));
     run_ = std::clamp(fits, kFewest, kMost);

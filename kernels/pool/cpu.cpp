@@ -138,9 +138,8 @@ PoolShape shape_of(const Window& w, bool global, const Shape& x) {
 // Whether oneDNN would add the gradients of overlapping windows in bfloat16.
 bool in_16_bits(const TensorDesc& large, bool global) { return large.type == DType::bf16 && !global; }
 
-// The pooled side. For images of one cell and whole blocks of channels, blocked and row-major memory are equal. The
-// tensor is then declared row-major, which suits a linear layer that reads it, and oneDNN gets it in the blocks of the
-// large side.
+// The pooled side. For images of one cell and whole blocks of channels, blocked and row-major memory are the same.
+// `tensor` is then row-major, for the linear layer that reads it; `seen`, for oneDNN, has the blocks of the large side.
 struct SmallSide {
   TensorDesc tensor;
   DnnlDesc seen;

@@ -281,7 +281,7 @@ TEST_CASE("resolved options: a rank of a process group reduces with allreduce, a
         "--split with weights requires one process (--engine dp): ranks have shards of equal size"}});
 }
 
-TEST_CASE("resolved options: functions of the resolved options") {
+TEST_CASE("resolved options: names, activation types and the order of parameters follow from the options") {
   CHECK(communicator_name(Comm::automatic) == "auto");
   CHECK(communicator_name(Comm::host) == "host");
   CHECK(communicator_name(Comm::p2p) == "p2p");

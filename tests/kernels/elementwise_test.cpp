@@ -143,7 +143,7 @@ TEST_CASE("dropout numbers elements in C, H, W order, whatever the layout") {
     }
 }
 
-TEST_CASE("dropout drops its share") {
+TEST_CASE("dropout sets a share p of the elements to zero") {
   OpRig rig(DeviceKind::reference);
   HostTensor x = zeros({10, 1000});
   std::fill(x.values.begin(), x.values.end(), 1.0);

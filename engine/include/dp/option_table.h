@@ -64,8 +64,8 @@ struct OptionText {
   Accepts accepts;
   std::string default_text{};  // shown in --help instead of the value in default options: "by model"
   std::string requirement{};   // what an option needs in order to apply: "--optimizer sgd"
-  // The option that the requirement names: the error shows its value. Another value of it also means that a value
-  // recorded for this option no longer holds.
+  // The option that the requirement names. The error shows its value. If a resumed run changes it, this option's
+  // recorded value is ignored.
   std::string required_option{};
   std::vector<std::string> excludes{};  // names of options that cannot be given as well
   std::optional<DeviceKind> only{};     // the only kind of device on which it has an effect

@@ -39,7 +39,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without ReLUs and with statistics b
     }
 }
 
-TEST_CASE("simulated GPUs: L2 gives one result on 1, 2, 4 and 8 GPUs, with and without peer access") {
+TEST_CASE("simulated GPUs: with logical shards 1, 2, 4 and 8 GPUs have the same bits, with and without peer access") {
   for (const BatchNormMode norm : {BatchNormMode::master, BatchNormMode::pooled, BatchNormMode::sync}) {
     const Model model = narrow_resnet(/*relu=*/true);
     const auto result = [&](int replicas, int gpus, simt::Peer peers) {

@@ -20,7 +20,9 @@ TEST_CASE("simulated GPUs: a narrow mnist_convnet equals the reference") {
   }
 }
 
-TEST_CASE("simulated GPUs: L2 of mnist_convnet with dropout holds for every reduction, order of threads and delay") {
+TEST_CASE(
+    "simulated GPUs: mnist_convnet with dropout has the bits of one GPU in every reduction, order of threads and "
+    "delay") {
   const Model model = narrow_convnet();
   std::vector<NamedTensor> expected;
   using Order = simt::ThreadOrder;
@@ -76,7 +78,9 @@ TEST_CASE("simulated GPUs: each batch normalisation has the eps and the momentum
   check_norm_options(on_gpus(1, 1));
 }
 
-TEST_CASE("simulated GPUs: L2 of a narrow resnet18 holds with and without peer access and on shared GPUs") {
+TEST_CASE(
+    "simulated GPUs: with logical shards a narrow resnet18 has the same bits with and without peer access and on "
+    "shared GPUs") {
   const Model model = narrow_resnet(/*relu=*/true);
   const auto result = [&](int replicas, int gpus, simt::Peer peers) {
     SimulatedGpus machine(gpus, peers);

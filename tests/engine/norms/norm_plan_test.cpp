@@ -25,7 +25,7 @@ Model block() {
 
 }  // namespace
 
-TEST_CASE("plan table: normalisations in separate steps") {
+TEST_CASE("plan table: without fusion a normalisation has steps of its own in both passes") {
   CHECK(table_of(block(), {.batch = 2}, NormFusion::never) == R"(forward
  conv1 reorder: input act768
  conv1: act768 val0 - act0

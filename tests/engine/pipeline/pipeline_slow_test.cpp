@@ -34,7 +34,7 @@ TEST_CASE("pipeline: every schedule of narrow resnet18 and resnet50") {
     for (const int stages : {2, 4}) check_schedules(model, on_cpus(1), {1, stages, 4}, 9);
 }
 
-TEST_CASE("pipeline: every layout with eight logical shards") {
+TEST_CASE("pipeline: with eight logical shards every layout has the same bits") {
   for (const BatchNormMode mode : {BatchNormMode::master, BatchNormMode::pooled})
     for (const std::int64_t rows : {29, 5})
       check_logical_shards(mode, rows, {{1, 2, 8}, {2, 2, 4}, {4, 1, 0}, {4, 2, 2}, {1, 4, 0}, {2, 4, 0}},
