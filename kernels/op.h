@@ -3,10 +3,15 @@
 // kernels/ops.h lists all descriptors.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <span>
 #include <string>
+#include <utility>
 
 #include "kernels/layout.h"
 
@@ -26,18 +31,56 @@ class CudaOp;
 struct CudaOpOptions;
 }  // namespace cuda
 
-// Declares the functions that make an op from its descriptor: in float32 on the CPU, in float64 as the reference, and
-// on CUDA. Each is defined in the file of the family's folder that implements the op. The caller has checked the
-// descriptor (check_shapes).
-#define DP_ON_EVERY_BACKEND(Desc)                                  \
-  std::unique_ptr<HostOp> make(const Desc&, const CpuOpOptions&);  \
-  namespace reference {                                            \
-  std::unique_ptr<HostOp> make(const Desc&);                       \
-  }                                                                \
+// Declare the functions that make an op from its descriptor: in float32 on the CPU, in float64 as the reference, and on
+// CUDA. Each is defined in the file of the family's folder that implements the op. The caller has checked the
+// descriptor (check_shapes). Host backends run fused ops as their members (fused/members.h).
+#define DP_ON_CUDA(Desc)                                           \
   namespace cuda {                                                 \
   std::unique_ptr<CudaOp> make(const Desc&, const CudaOpOptions&); \
   }                                                                \
   static_assert(true)
+#define DP_ON_EVERY_BACKEND(Desc)                                 \
+  std::unique_ptr<HostOp> make(const Desc&, const CpuOpOptions&); \
+  namespace reference {                                           \
+  std::unique_ptr<HostOp> make(const Desc&);                      \
+  }                                                               \
+  DP_ON_CUDA(Desc)
+
+// Arguments by name.
+
+template <typename D>
+using Pointers = typename D::template Args<void*>;
+
+template <typename D>
+inline constexpr std::size_t kArgCount = sizeof(typename D::template Args<char>);
+
+template <typename D, typename P>
+constexpr std::array<P, kArgCount<D>> in_order(const typename D::template Args<P>& args) {
+  return std::bit_cast<std::array<P, kArgCount<D>>>(args);
+}
+
+// The pointers of Op::run by name; null where `args` is shorter.
+template <typename D>
+Pointers<D> args_of(std::span<void* const> args) {
+  std::array<void*, kArgCount<D>> all{};
+  std::copy_n(args.begin(), std::min(args.size(), all.size()), all.begin());
+  return std::bit_cast<Pointers<D>>(all);
+}
+
+struct Position {  // of an argument
+  int index = -1;  // -1: not an argument
+};
+
+template <typename D>
+constexpr typename D::template Args<Position> positions() {
+  return []<std::size_t... kIndex>(std::index_sequence<kIndex...>) {
+    return typename D::template Args<Position>{Position{static_cast<int>(kIndex)}...};
+  }
+  (std::make_index_sequence<kArgCount<D>>());
+}
+inline void* arg_at(std::span<void* const> args, Position position) {
+  return position.index < 0 ? nullptr : args[static_cast<std::size_t>(position.index)];
+}
 
 struct Window {  // of a convolution or a pool; square, with equal padding on all sides
   int kernel = 3;

@@ -169,7 +169,7 @@ class Context {
   virtual std::unique_ptr<Event> make_event() = 0;
   // Error(usage) with the op and its shapes if the shapes do not match.
   virtual std::unique_ptr<Op> make_op(const OpDesc& desc) = 0;
-  // Whether a plan uses this op of fused_layers.h in place of its members.
+  // Whether a plan uses this op of fused/op.h in place of its members.
   virtual bool fuses(const OpDesc&) const { return false; }
   virtual NormFusion norm_fusion() const { return NormFusion::never; }
   // Measured seconds of one run of the op that make_op would return. Empty if ops are not autotuned.

@@ -1,11 +1,11 @@
-// The ops of kernels/fused/fused_layers.h as single kernels in float32, for layers so small
-// that the cost of a launch matters.
+// Layers with the ops beside them (fused/op.h) as single kernels in float32, for layers so small that the cost of a
+// launch matters.
 #include "kernels/fused/cuda_fused_layers.h"
 
 #include "kernels/conv/cuda_gemm_conv.h"
 #include "kernels/conv/cuda_thin.h"
 #include "kernels/device/cuda/cuda_op.h"
-#include "kernels/fused/fused_layers.h"
+#include "kernels/fused/cuda_unfused.h"
 #include "kernels/linear/cuda_gemm_beside.h"
 #include "kernels/linear/cuda_gemm_tile.h"
 #include "kernels/linear/cuda_linear.h"
@@ -276,31 +276,6 @@ class LinearReluBackwardOp final : public CudaOp {
  private:
   SmallLayer layer_;
 };
-
-// Runs the members one after another.
-class LayerStepsOp final : public CudaOp {
- public:
-  explicit LayerStepsOp(LayerSteps<CudaOp> layer) : steps_(std::move(layer.steps)), name_(std::move(layer.name)) {
-    tensors_ = std::move(layer.tensors);
-  }
-  std::size_t workspace_bytes() const override { return steps_.workspace_bytes(); }
-  std::string implementation() const override { return "unfused: " + name_; }
-
- protected:
-  void enqueue(cudaStream_t stream, std::span<void* const> args, void* workspace) override {
-    steps_.run(args, workspace,
-               [&](CudaOp& op, std::span<void* const> own, void* rest) { op.run_on(stream, own, rest); });
-  }
-
- private:
-  FusedSteps<CudaOp> steps_;
-  std::string name_;
-};
-
-template <FusedLayer Desc>
-std::unique_ptr<CudaOp> unfused(const Desc& desc, const CudaOpOptions& options) {
-  return std::make_unique<LayerStepsOp>(layer_steps(desc, [&](const auto& member) { return make(member, options); }));
-}
 
 }  // namespace
 

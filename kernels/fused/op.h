@@ -1,9 +1,11 @@
-// Ops that compute several others at once. kernels/fused/fused_steps.h and fused_layers.h define their results.
+// Ops that compute several others at once. The members of each, run in sequence, define its result.
 #pragma once
 
 #include <optional>
 
 #include "kernels/conv/op.h"
+#include "kernels/elementwise/op.h"
+#include "kernels/fused/members.h"
 #include "kernels/linear/op.h"
 #include "kernels/loss/op.h"
 #include "kernels/norm/op.h"
@@ -21,10 +23,24 @@ inline Product without_intermediate(Product product) {
 // with the same rounding to the activation type. Intermediate tensors need not be written to memory.
 // engine/layers/nodes.h describes where plans may use them (docs/decisions/0025).
 
+// Adds the normalisation of x with ReLU. Its result is the intermediate tensor. `at`: positions of the fused op.
+template <typename T, typename Make, typename At>
+void add_normalized(Members<T>& members, const Make& make, const TensorDesc& x, const At& at) {
+  members.template add_between<BatchNormForward>(make(BatchNormForward{x, true, false}),
+                                                 {.x = at.x,
+                                                  .stats = at.stats,
+                                                  .weight = at.weight,
+                                                  .bias = at.bias,
+                                                  .addend = Members<T>::kNone,
+                                                  .y = Members<T>::kBetween},
+                                                 x);
+}
+
 // Conv2dForward of z, without bias and ReLU. If `moments`, then BatchNormMoments of y with `eps`. z is x or, if `norm`,
 // the result of BatchNormForward with relu on x. stats, weight and bias are null without norm, moments without
 // `moments`, y_stats without eps.
 struct NormConv2dForward {
+  static constexpr bool kFused = true;
   static constexpr const char* kName = "norm_conv2d_forward";
   DP_ARGS(x, stats, weight, bias, w, y, moments, y_stats);
   TensorDesc x, w, y;
@@ -42,14 +58,32 @@ struct NormConv2dForward {
   Product product() const {
     return {.kind = kName, .x = x.shape, .w = w.shape, .y = y.shape, .window = window, .normalises = true};
   }
+  // The convolution in it.
+  Conv2dForward convolution() const { return {x, w, y, window, false, false}; }
+  template <typename T, typename Make>
+  void add_members(Members<T>& members, const Make& make) const {
+    std::unique_ptr<T> conv = make(convolution());
+    members.tensors = conv->tensors();
+    members.name = conv->implementation();
+    const TensorDesc in = members.tensors[0], out = members.tensors[2];
+    constexpr auto at = positions<NormConv2dForward>();
+    if (norm) add_normalized(members, make, in, at);
+    members.template add<Conv2dForward>(
+        std::move(conv), {.x = norm ? Members<T>::kBetween : at.x, .w = at.w, .b = Members<T>::kNone, .y = at.y});
+    if (moments)
+      members.template add<BatchNormMoments>(
+          make(BatchNormMoments{out, eps}),
+          {.x = at.y, .moments = at.moments, .stats = eps ? at.y_stats : Members<T>::kNone});
+  }
 };
-DP_ON_EVERY_BACKEND(NormConv2dForward);
+DP_ON_CUDA(NormConv2dForward);
 
 // Conv2dBackwardData into dx, the gradient of a batch normalisation's result y, then BatchNormBackwardSums of that
 // normalisation. `add`: of dx + dy2. `relu`: the gradient passes only where y > 0. `renormalize`: y is null and is
 // recomputed from x, as NormConv2dForward computes z. All tensors but dy and w have dx's layout. dz must not alias
 // another argument. dy2 is null without add, y without relu and with renormalize, weight and bias without renormalize.
 struct NormConv2dBackwardData {
+  static constexpr bool kFused = true;
   static constexpr const char* kName = "norm_conv2d_backward_data";
   DP_ARGS(dy, w, dy2, x, y, stats, weight, bias, sums, dweight, dbias, dz);
   TensorDesc dy, w, dx;
@@ -72,11 +106,37 @@ struct NormConv2dBackwardData {
             .normalises = true,
             .read_beside = 1 + (add ? 1 : 0) + (relu && !renormalize ? 1 : 0)};  // x, dy2, y
   }
+  // The convolution in it.
+  Conv2dBackwardData convolution() const { return {dy, w, dx, window}; }
+  template <typename T, typename Make>
+  void add_members(Members<T>& members, const Make& make) const {
+    std::unique_ptr<T> conv = make(convolution());
+    members.tensors = conv->tensors();
+    members.name = conv->implementation();
+    const TensorDesc in = members.tensors[2];
+    constexpr auto at = positions<NormConv2dBackwardData>();
+    if (renormalize) add_normalized(members, make, in, at);
+    const bool masks = relu || add;
+    members.template add<Conv2dBackwardData>(std::move(conv), {.dy = at.dy, .w = at.w, .dx = at.dz});
+    members.template add<BatchNormBackwardSums>(make(BatchNormBackwardSums{in, relu}),
+                                                {.dy = at.dz,
+                                                 .dy2 = add ? at.dy2 : Members<T>::kNone,
+                                                 .x = at.x,
+                                                 .y = !relu         ? Members<T>::kNone
+                                                      : renormalize ? Members<T>::kBetween
+                                                                    : at.y,
+                                                 .stats = at.stats,
+                                                 .sums = at.sums,
+                                                 .dweight = at.dweight,
+                                                 .dbias = at.dbias,
+                                                 .dz = masks ? at.dz : Members<T>::kNone});
+  }
 };
-DP_ON_EVERY_BACKEND(NormConv2dBackwardData);
+DP_ON_CUDA(NormConv2dBackwardData);
 
 // Conv2dBackwardWeights without bias, of z, which is recomputed from x as in NormConv2dForward.
 struct NormConv2dBackwardWeights {
+  static constexpr bool kFused = true;
   static constexpr const char* kName = "norm_conv2d_backward_weights";
   DP_ARGS(x, stats, weight, bias, dy, dw);
   TensorDesc x, dy, dw;
@@ -90,8 +150,21 @@ struct NormConv2dBackwardWeights {
   Product product() const {
     return {.kind = kName, .x = x.shape, .w = dw.shape, .y = dy.shape, .window = window, .normalises = true};
   }
+  // The convolution in it.
+  Conv2dBackwardWeights convolution() const { return {x, dy, dw, window, false}; }
+  template <typename T, typename Make>
+  void add_members(Members<T>& members, const Make& make) const {
+    std::unique_ptr<T> conv = make(convolution());
+    members.tensors = conv->tensors();
+    members.name = conv->implementation();
+    const TensorDesc in = members.tensors[0];
+    constexpr auto at = positions<NormConv2dBackwardWeights>();
+    add_normalized(members, make, in, at);
+    members.template add<Conv2dBackwardWeights>(
+        std::move(conv), {.x = Members<T>::kBetween, .dy = at.dy, .dw = at.dw, .db = Members<T>::kNone});
+  }
 };
-DP_ON_EVERY_BACKEND(NormConv2dBackwardWeights);
+DP_ON_CUDA(NormConv2dBackwardWeights);
 
 // Layers fused with adjacent ops, for devices on which a launch costs as much as a small layer (Context::fuses,
 // docs/decisions/0034). Each op gives the result of its members, run in sequence, with the same rounding to the
@@ -100,6 +173,7 @@ DP_ON_EVERY_BACKEND(NormConv2dBackwardWeights);
 
 // `linear`, then DropoutApply in place on y.
 struct LinearDropoutForward {
+  static constexpr bool kFused = true;
   static constexpr const char* kName = "linear_dropout_forward";
   DP_ARGS(x, w, b, y, samples, inputs);  // b: may be null
   LinearForward linear;
@@ -110,11 +184,23 @@ struct LinearDropoutForward {
     op.dropout(dropout);
   }
   Product product() const { return linear.product(); }
+  template <typename T, typename Make>
+  void add_members(Members<T>& members, const Make& make) const {
+    auto linear_op = make(linear);
+    auto dropout_op = make(DropoutApply{linear_op->tensors()[2], dropout});
+    members.tensors = linear_op->tensors();
+    members.name = linear_op->implementation() + ", " + dropout_op->implementation();
+    constexpr auto at = positions<LinearDropoutForward>();
+    members.template add<LinearForward>(std::move(linear_op), {.x = at.x, .w = at.w, .b = at.b, .y = at.y});
+    members.template add<DropoutApply>(std::move(dropout_op),
+                                       {.x = at.y, .y = at.y, .samples = at.samples, .inputs = at.inputs});
+  }
 };
-DP_ON_EVERY_BACKEND(LinearDropoutForward);
+DP_ON_CUDA(LinearDropoutForward);
 
 // `conv`, then `pool` of its result (pool.x is conv.y). y is pool.y; the last three args are as in MaxPool2dForward.
 struct Conv2dPoolForward {
+  static constexpr bool kFused = true;
   static constexpr const char* kName = "conv2d_pool_forward";
   DP_ARGS(x, w, b, y, mask, samples, inputs);  // b: may be null
   Conv2dForward conv;
@@ -126,22 +212,51 @@ struct Conv2dPoolForward {
     op.require(conv.y.shape == pool.x.shape, "the pool's input shape differs from the convolution's output shape");
   }
   Product product() const { return without_intermediate(conv.product()); }
+  template <typename T, typename Make>
+  void add_members(Members<T>& members, const Make& make) const {
+    auto conv_op = make(conv);
+    const TensorDesc between = conv_op->tensors()[2];
+    MaxPool2dForward pooling = pool;
+    pooling.x = between;
+    auto pool_op = make(pooling);
+    members.tensors = conv_op->tensors();
+    members.name = conv_op->implementation() + ", " + pool_op->implementation();
+    members.tensors.push_back(pool_op->tensors()[1]);
+    constexpr auto at = positions<Conv2dPoolForward>();
+    constexpr Position inner = Members<T>::kBetween;
+    members.template add_between<Conv2dForward>(std::move(conv_op), {.x = at.x, .w = at.w, .b = at.b, .y = inner},
+                                                between);
+    members.template add<MaxPool2dForward>(
+        std::move(pool_op), {.x = inner, .y = at.y, .mask = at.mask, .samples = at.samples, .inputs = at.inputs});
+  }
 };
-DP_ON_EVERY_BACKEND(Conv2dPoolForward);
+DP_ON_CUDA(Conv2dPoolForward);
 
 // `data`, then ReluBackward of dx, with the layer's input x as its y. x has dx's layout.
 struct Conv2dReluBackwardData {
+  static constexpr bool kFused = true;
   static constexpr const char* kName = "conv2d_relu_backward_data";
   DP_ARGS(dy, w, x, dx);
   Conv2dBackwardData data;
 
   void check(const OpCheck& op) const { data.check(op); }
   Product product() const { return data.product(); }
+  template <typename T, typename Make>
+  void add_members(Members<T>& members, const Make& make) const {
+    auto data_op = make(data);
+    auto relu_op = make(ReluBackward{data_op->tensors()[2]});
+    members.tensors = data_op->tensors();
+    members.name = data_op->implementation() + ", " + relu_op->implementation();
+    constexpr auto at = positions<Conv2dReluBackwardData>();
+    members.template add<Conv2dBackwardData>(std::move(data_op), {.dy = at.dy, .w = at.w, .dx = at.dx});
+    members.template add<ReluBackward>(std::move(relu_op), {.dy = at.dx, .y = at.x, .dx = at.dx});
+  }
 };
-DP_ON_EVERY_BACKEND(Conv2dReluBackwardData);
+DP_ON_CUDA(Conv2dReluBackwardData);
 
 // `data`, then `pool`, the gradient of the max-pool before the layer (pool.dy is data.dx). dx is pool.dx.
 struct LinearPoolBackwardData {
+  static constexpr bool kFused = true;
   static constexpr const char* kName = "linear_pool_backward_data";
   DP_ARGS(dy, w, mask, dx);
   LinearBackwardData data;
@@ -153,11 +268,28 @@ struct LinearPoolBackwardData {
     op.require(data.dx.shape == pool.dy.shape, "the layer's input shape differs from the pool's output shape");
   }
   Product product() const { return without_intermediate(data.product()); }
+  template <typename T, typename Make>
+  void add_members(Members<T>& members, const Make& make) const {
+    auto data_op = make(data);
+    const TensorDesc between = data_op->tensors()[2];
+    MaxPool2dBackward pooling = pool;
+    pooling.dy = between;
+    auto pool_op = make(pooling);
+    members.tensors = data_op->tensors();
+    members.name = data_op->implementation() + ", " + pool_op->implementation();
+    members.tensors.push_back(pool_op->tensors()[1]);
+    constexpr auto at = positions<LinearPoolBackwardData>();
+    constexpr Position inner = Members<T>::kBetween;
+    members.template add_between<LinearBackwardData>(std::move(data_op), {.dy = at.dy, .w = at.w, .dx = inner},
+                                                     between);
+    members.template add<MaxPool2dBackward>(std::move(pool_op), {.dy = inner, .mask = at.mask, .dx = at.dx});
+  }
 };
-DP_ON_EVERY_BACKEND(LinearPoolBackwardData);
+DP_ON_CUDA(LinearPoolBackwardData);
 
 // `weights` and `data` of one layer, then ReluBackward of dx, with x as its y and `scale`.
 struct LinearReluBackward {
+  static constexpr bool kFused = true;
   static constexpr const char* kName = "linear_relu_backward";
   DP_ARGS(x, dy, w, dw, db, dx);  // db: may be null
   LinearBackwardWeights weights;
@@ -174,11 +306,27 @@ struct LinearReluBackward {
     return Product{
         .kind = "linear_backward", .x = weights.x.shape, .w = weights.dw.shape, .y = weights.dy.shape, .gradients = 2};
   }
+  template <typename T, typename Make>
+  void add_members(Members<T>& members, const Make& make) const {
+    auto weights_op = make(weights);
+    auto data_op = make(data);
+    auto relu_op = make(ReluBackward{data_op->tensors()[2], scale});
+    members.tensors = weights_op->tensors();
+    members.name = weights_op->implementation() + ", " + data_op->implementation() + ", " + relu_op->implementation();
+    members.tensors.push_back(data_op->tensors()[1]);
+    members.tensors.push_back(data_op->tensors()[2]);
+    constexpr auto at = positions<LinearReluBackward>();
+    members.template add<LinearBackwardWeights>(std::move(weights_op),
+                                                {.x = at.x, .dy = at.dy, .dw = at.dw, .db = at.db});
+    members.template add<LinearBackwardData>(std::move(data_op), {.dy = at.dy, .w = at.w, .dx = at.dx});
+    members.template add<ReluBackward>(std::move(relu_op), {.dy = at.dx, .y = at.x, .dx = at.dx});
+  }
 };
-DP_ON_EVERY_BACKEND(LinearReluBackward);
+DP_ON_CUDA(LinearReluBackward);
 
 // `linear`, which computes the logits, then `loss`.
 struct LinearLoss {
+  static constexpr bool kFused = true;
   static constexpr const char* kName = "linear_loss";
   DP_ARGS(x, w, b, logits, labels, inputs, dlogits, results, scaler);  // as in LinearForward and SoftmaxCrossEntropy
   LinearForward linear;
@@ -190,7 +338,22 @@ struct LinearLoss {
     op.require(linear.y.shape == Shape{loss.batch, loss.classes}, "the loss's logits differ from the layer's output");
   }
   Product product() const { return linear.product(); }
+  template <typename T, typename Make>
+  void add_members(Members<T>& members, const Make& make) const {
+    auto linear_op = make(linear);
+    auto loss_op = make(loss);
+    members.tensors = linear_op->tensors();
+    members.name = linear_op->implementation() + ", " + loss_op->implementation();
+    constexpr auto at = positions<LinearLoss>();
+    members.template add<LinearForward>(std::move(linear_op), {.x = at.x, .w = at.w, .b = at.b, .y = at.logits});
+    members.template add<SoftmaxCrossEntropy>(std::move(loss_op), {.logits = at.logits,
+                                                                   .labels = at.labels,
+                                                                   .inputs = at.inputs,
+                                                                   .dlogits = at.dlogits,
+                                                                   .results = at.results,
+                                                                   .scaler = at.scaler});
+  }
 };
-DP_ON_EVERY_BACKEND(LinearLoss);
+DP_ON_CUDA(LinearLoss);
 
 }  // namespace dp::kernels

@@ -1,4 +1,4 @@
-// Plans with fused layers (kernels/fused/fused_layers.h): their steps, and results that equal those of unfused plans.
+// Plans with fused layers (kernels/fused/op.h): their steps, and results that equal those of unfused plans.
 #include <algorithm>
 
 #include "engine/plan/plan.h"

@@ -1,4 +1,4 @@
-// Fused layers (kernels/fused/fused_layers.h) on every device against their unfused ops on the float64 reference.
+// Fused layers (kernels/fused/op.h) on every device against their unfused ops on the float64 reference.
 #include <cmath>
 
 #include "kernels/op_rig.h"

@@ -7,44 +7,9 @@
 #include "kernels/device/cpu/announce.h"
 #include "kernels/device/cpu/dnnl_op.h"
 #include "kernels/device/host/memory.h"
-#include "kernels/fused/fused_host_op.h"
+#include "kernels/fused/host.h"
 
 namespace dp::kernels {
-namespace {
-
-template <typename Desc>
-std::unique_ptr<HostOp> unfused(const Desc& desc, const CpuOpOptions& options) {
-  return std::make_unique<FusedHostOp>(desc, [&](const auto& part) { return make(part, options); });
-}
-
-}  // namespace
-
-std::unique_ptr<HostOp> make(const NormConv2dForward& desc, const CpuOpOptions& options) {
-  return unfused(desc, options);
-}
-std::unique_ptr<HostOp> make(const NormConv2dBackwardData& desc, const CpuOpOptions& options) {
-  return unfused(desc, options);
-}
-std::unique_ptr<HostOp> make(const NormConv2dBackwardWeights& desc, const CpuOpOptions& options) {
-  return unfused(desc, options);
-}
-std::unique_ptr<HostOp> make(const LinearDropoutForward& desc, const CpuOpOptions& options) {
-  return unfused(desc, options);
-}
-std::unique_ptr<HostOp> make(const Conv2dPoolForward& desc, const CpuOpOptions& options) {
-  return unfused(desc, options);
-}
-std::unique_ptr<HostOp> make(const Conv2dReluBackwardData& desc, const CpuOpOptions& options) {
-  return unfused(desc, options);
-}
-std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc, const CpuOpOptions& options) {
-  return unfused(desc, options);
-}
-std::unique_ptr<HostOp> make(const LinearReluBackward& desc, const CpuOpOptions& options) {
-  return unfused(desc, options);
-}
-std::unique_ptr<HostOp> make(const LinearLoss& desc, const CpuOpOptions& options) { return unfused(desc, options); }
-
 // Visits the closed set of descriptors.
 std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& options) {
   check_shapes(desc, DType::f32, options.bfloat16 ? LowPrecision::bfloat16 : LowPrecision::converted);
@@ -53,7 +18,15 @@ std::unique_ptr<HostOp> make_cpu_op(const OpDesc& desc, const CpuOpOptions& opti
   require_address_space(0);                // oneDNN 2.6 crashes when an internal allocation fails
   const OmpThreads threads(used.threads);  // oneDNN partitions its work for the current number of threads
   try {
-    return std::visit([&](const auto& d) { return make(d, used); }, desc);
+    return std::visit(
+        [&]<typename D>(const D& d) -> std::unique_ptr<HostOp> {
+          if constexpr (Fused<D>)
+            return std::make_unique<FusedHostOp>(
+                members_of<HostOp>(d, [&](const auto& one) { return make(one, used); }));
+          else
+            return make(d, used);
+        },
+        desc);
   } catch (const dnnl::error& error) {
     throw Error(ErrorCode::usage,
                 std::string(name_of(desc)) + " cannot be created for" + shapes_of(desc) + ": oneDNN: " + error.what());

@@ -8,8 +8,7 @@
 #include "kernels/device/cuda/graph.h"
 #include "kernels/device/cuda/launch.h"
 #include "kernels/device/cuda/libraries/libraries.h"
-#include "kernels/fused/cuda_fused_op.h"
-#include "kernels/fused/fused_steps.h"
+#include "kernels/fused/cuda_unfused.h"
 #include "kernels/tuning/measured_rates.h"
 #include "kernels/tuning/trial.h"
 

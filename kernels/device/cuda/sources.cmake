@@ -57,7 +57,7 @@ foreach(name
     device/cuda/stream
     device/cuda/tensor_layout
     device/cuda/work_timer
-    fused/cuda_fused_op
+    fused/cuda_unfused
     linear/cuda_cublaslt
     linear/cuda_gemm_choice
     tuning/candidates

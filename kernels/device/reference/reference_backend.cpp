@@ -4,7 +4,7 @@
 #include "kernels/device/host/host_backend.h"
 #include "kernels/device/host/host_context.h"
 #include "kernels/device/reference/reference_op.h"
-#include "kernels/fused/fused_host_op.h"
+#include "kernels/fused/host.h"
 
 namespace dp::kernels {
 namespace {
@@ -93,23 +93,7 @@ class RoundedOp final : public HostOp {
   Written written_;
 };
 
-// Each member rounds its own outputs.
-template <typename Desc>
-std::unique_ptr<HostOp> unfused(const Desc& desc) {
-  return std::make_unique<FusedHostOp>(desc, [](const auto& part) { return make_op(part); });
-}
-
 }  // namespace
-
-std::unique_ptr<HostOp> make(const NormConv2dForward& desc) { return unfused(desc); }
-std::unique_ptr<HostOp> make(const NormConv2dBackwardData& desc) { return unfused(desc); }
-std::unique_ptr<HostOp> make(const NormConv2dBackwardWeights& desc) { return unfused(desc); }
-std::unique_ptr<HostOp> make(const LinearDropoutForward& desc) { return unfused(desc); }
-std::unique_ptr<HostOp> make(const Conv2dPoolForward& desc) { return unfused(desc); }
-std::unique_ptr<HostOp> make(const Conv2dReluBackwardData& desc) { return unfused(desc); }
-std::unique_ptr<HostOp> make(const LinearPoolBackwardData& desc) { return unfused(desc); }
-std::unique_ptr<HostOp> make(const LinearReluBackward& desc) { return unfused(desc); }
-std::unique_ptr<HostOp> make(const LinearLoss& desc) { return unfused(desc); }
 
 Layout plain_layout(const Shape& shape, DType type) {
   const std::string kind = shape.rank() == 4 ? "nchw" : "plain";
@@ -123,11 +107,15 @@ std::size_t element_bytes(DType type) { return is_low(type) ? sizeof(double) : s
 std::unique_ptr<HostOp> make_op(const OpDesc& desc) {
   check_shapes(desc, DType::f64, LowPrecision::allowed);
   return std::visit(
-      [](const auto& op) -> std::unique_ptr<HostOp> {
-        std::unique_ptr<HostOp> made = make(op);
-        Written written = written_by(op);
-        if (!is_low(written.tensor.type)) return made;
-        return std::make_unique<RoundedOp>(std::move(made), std::move(written));
+      []<typename D>(const D& op) -> std::unique_ptr<HostOp> {
+        if constexpr (Fused<D>) {  // each member rounds its own output
+          return std::make_unique<FusedHostOp>(members_of<HostOp>(op, [](const auto& one) { return make_op(one); }));
+        } else {
+          std::unique_ptr<HostOp> made = make(op);
+          Written written = written_by(op);
+          if (!is_low(written.tensor.type)) return made;
+          return std::make_unique<RoundedOp>(std::move(made), std::move(written));
+        }
       },
       desc);
 }

@@ -3,8 +3,7 @@
 #include "cuda/simulated_gpus.h"
 #include "engine/base/test_modes.h"
 #include "kernels/device/cuda/context.h"
-#include "kernels/fused/cuda_fused_op.h"
-#include "kernels/fused/fused_steps.h"
+#include "kernels/fused/cuda_unfused.h"
 #include "kernels/tuning/trial.h"
 #include "kernels/tuning/tuner.h"
 
