@@ -5,8 +5,8 @@
 
 namespace dp::kernels::cuda {
 
-// True if `desc` is a layer with the ops beside it (fused/op.h) that has a fused kernel and is small enough for the cost
-// of a launch to matter.
+// True if `desc` is a layer with the ops beside it (fused/op.h) that has a fused kernel and is small enough that the
+// cost of a launch matters.
 bool fuses(const OpDesc& desc);
 
 }  // namespace dp::kernels::cuda
