@@ -100,3 +100,13 @@ TEST_CASE("a launcher of several copies is announced unless --engine ddp uses it
   CHECK_THAT(copy.err, Catch::Contains("SLURM_STEP_NUM_TASKS is 2, but this process starts ranks of its own") &&
                            Catch::Contains("set RANK and WORLD_SIZE as torchrun does"));
 }
+
+TEST_CASE("without a GPU and without --cpu each rank of ddp trains on one CPU replica") {
+  const TemporaryFolder temp;
+  const Words run{"--engine", "ddp", "--dataset",     "synthetic", "--model",     "mlp", "--images",     "64",
+                  "-b",       "16",  "--no-progress", "--no-eval", "--max-steps", "2",   "--output-dir", "run"};
+  const Outcome outcome = Program(run, temp.path(), {"CUDA_VISIBLE_DEVICES="}).wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 0);
+  CHECK_THAT(outcome.out, Catch::Contains("Trained to step 2"));
+}

@@ -92,3 +92,25 @@ TEST_CASE("a finished run whose last evaluation is not recorded records it once,
     CHECK(nlohmann::json::parse(now.back()).at("epoch") == 2);
   }
 }
+
+TEST_CASE("a finished run of which only the average's evaluation is not recorded records that one, as an event too") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.parallel.ema_decay = 0.9;
+  tiny_run(options);
+  const Records whole = records_of(temp);
+  std::vector<std::string> lines = lines_of(whole.lines);
+  const auto lost = nlohmann::json::parse(lines.back());
+  REQUIRE((lost.at("kind") == "eval" && lost.at("average") == true));
+  lines.pop_back();
+  std::string rest;
+  for (const std::string& line : lines) rest += line + "\n";
+  test::write_text(temp / "metrics.jsonl", rest);
+  options.resume = "auto";
+  tiny_run(options);
+  const Records now = records_of(temp);
+  const auto all = lines_of(now.lines);
+  REQUIRE(all.size() == lines.size() + 1);
+  CHECK(nlohmann::json::parse(all.back()).at("average") == true);
+  CHECK(now.event_files.size() == whole.event_files.size() + 1);
+}
