@@ -5,6 +5,7 @@ import argparse
 import concurrent.futures
 import os
 import pathlib
+import re
 import resource
 import shutil
 import subprocess
@@ -15,12 +16,14 @@ import results
 from includes import includers
 from mutants import NOT_MUTATED, sample
 from reach import Reach
-from results import KILLED, LISTED, NOT_COMPILED, SAME_CODE, SURVIVED, Results
+from results import KILLED, LISTED, NOT_COMPILED, NOT_RUN, SAME_CODE, SURVIVED, Results
 from sandbox import HERE, Failed, Sandbox
 from test_cases import Runner, chunks, listed, ordered
 
 FOLDERS = ["engine", "data", "kernels", "apps", "models"]
 EQUIVALENT = HERE / "equivalent.txt"
+# Code that runs only on processors with a feature of /proc/cpuinfo. Without it the tests of that code are skipped.
+NEEDS = {re.compile(r"kernels/conv/cpu_(amx|flipped)"): "amx_tile"}
 MOST_INCLUDERS = 12  # headers with more including sources are not mutated: a mutant compiles them all
 
 
@@ -51,6 +54,12 @@ def product_texts(root, paths):
     included = includers(texts)
     return {path: text for path, text in texts.items() if any(inside(path, folder) for folder in wanted)
             and not NOT_MUTATED.match(path) and (path.endswith(".cpp") or 0 < len(included[path]) <= MOST_INCLUDERS)}, included
+
+
+def lacking(path):
+    """The feature that this processor lacks to run the file, or ''."""
+    has = pathlib.Path("/proc/cpuinfo").read_text().split()
+    return next((feature for pattern, feature in NEEDS.items() if pattern.match(path) and feature not in has), "")
 
 
 def inside(path, folder):
@@ -103,6 +112,8 @@ class Mutation:
 
     def judged(self, mutant, objects):
         """(outcome, why, number of tests, tier of the test that failed)"""
+        if lacking(mutant.path):
+            return NOT_RUN, f"this processor lacks {lacking(mutant.path)}", 0, ""
         if objects is None:
             return NOT_COMPILED, "the compiler refuses it", 0, ""
         if not objects:

@@ -3,6 +3,7 @@ import contextlib
 import io
 import json
 import pathlib
+import re
 import subprocess
 import tempfile
 import unittest
@@ -119,7 +120,7 @@ class WholeCalls(unittest.TestCase):
         self.assertEqual(records["while (i < n) i = i + 0;"]["why"], "toy: endless: timed out")
         self.assertEqual((records["return x - 3;"]["why"], records["return x + 5;"]["why"]), ("1 tests pass", "no test reaches it"))
         self.assertIn("toy: inner", records["return x / 7;"]["why"])
-        self.assertRegex(printed, r"engine +4 +3 +1 +1 +1 +57\.1")
+        self.assertRegex(printed, r"engine +4 +3 +1 +1 +1 +0 +57\.1")
         self.assertIn("killed by the tier fast: 3 of 4", printed)
         self.assertIn("excluded, it fails without a mutant: toy: crash", printed)
         for path, text in FILES.items():
@@ -137,6 +138,12 @@ class WholeCalls(unittest.TestCase):
         records, printed = self.call(self.mutants(("one.cpp", "return x - x;")))
         self.assertIn("compiling 1 instrumented sources", printed)
         self.assertEqual(records["return x - x;"]["why"], "toy: twice: failed", printed)
+
+    def test_code_that_this_processor_cannot_run_is_not_judged(self):
+        with unittest.mock.patch("mutate.NEEDS", {re.compile("engine/one"): "no_such_feature", re.compile("engine/two"): "processor"}):
+            records, printed = self.call(self.mutants(("one.cpp", "return x - x;"), ("two.cpp", "return x / 9;")))
+        self.assertEqual([(record["outcome"], record["why"]) for record in records.values()][0], ("not run", "this processor lacks no_such_feature"))
+        self.assertEqual(records["return x / 9;"]["outcome"], "survived", printed)
 
     def test_a_call_that_was_killed_leaves_nothing_behind(self):
         sandbox = Sandbox(self.root, 2)

@@ -3,8 +3,8 @@ import json
 
 from reach import write_whole
 
-KILLED, SURVIVED, NOT_COMPILED, SAME_CODE, LISTED = "killed", "survived", "not compiled", "same code", "equivalent"
-OUTCOMES = (KILLED, SURVIVED, NOT_COMPILED, SAME_CODE, LISTED)
+KILLED, SURVIVED, NOT_COMPILED, SAME_CODE, LISTED, NOT_RUN = "killed", "survived", "not compiled", "same code", "equivalent", "not run"
+OUTCOMES = (KILLED, SURVIVED, NOT_COMPILED, SAME_CODE, LISTED, NOT_RUN)
 SEPARATOR = " ::: "
 
 
