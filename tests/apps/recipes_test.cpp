@@ -26,6 +26,7 @@ struct Describe {
     return fmt::format("linear {}{}", l.out_features, l.bias ? ", bias" : "");
   }
   std::string operator()(const Relu&) const { return "relu"; }
+  std::string operator()(const Activation& a) const { return name_of(a.function); }
   std::string operator()(const MaxPool2d& p) const {
     return fmt::format("max {}, stride {}, padding {}", p.kernel, p.stride.value(), p.padding);
   }

@@ -160,6 +160,22 @@ TEST_CASE("the limits of the rule for Winograd") {
   CHECK_FALSE(own_winograd_pays({512, 127, 3, 3}));
 }
 
+TEST_CASE("a weight gradient uses our Winograd for many weights, and for few where oneDNN has none") {
+  const CpuOpOptions options{1, false, /*fast_convolutions=*/true};
+  const auto is_own = [](const HostOp& op) { return op.implementation().starts_with("own:winograd"); };
+  const auto gradient = [&](std::int64_t channels) {
+    const Shape image{32, channels, 8, 8};
+    return make_cpu_op(Conv2dBackwardWeights{any_layout(image), any_layout(image),
+                                             any_layout({channels, channels, 3, 3}), kSame, false},
+                       options);
+  };
+  const Shape image{32, 64, 8, 8};
+  const auto forward = make_cpu_op(
+      Conv2dForward{any_layout(image), any_layout({64, 64, 3, 3}), any_layout(image), kSame, false, false}, options);
+  CHECK(is_own(*gradient(256)));
+  CHECK(is_own(*gradient(64)) == is_own(*forward));  // oneDNN has Winograd for both or for neither
+}
+
 TEST_CASE("convolutions with prescribed layouts run with every algorithm") {
   const bool fast = GENERATE(false, true);
   const CpuOpOptions options{1, false, fast};
