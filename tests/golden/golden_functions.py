@@ -7,7 +7,7 @@ import torch.nn.functional as F
 # The names of dp/functions.h.
 FUNCTIONS = {
     "relu6": F.relu6,
-    "leaky_relu": F.leaky_relu,
+    "leaky_relu": lambda x: F.leaky_relu(x, float(np.float32(0.01))),  # the default, as a network in float32 has it
     "leaky_relu_0.2": lambda x: F.leaky_relu(x, float(np.float32(0.2))),
     "elu": F.elu,
     "elu_0.5": lambda x: F.elu(x, 0.5),
