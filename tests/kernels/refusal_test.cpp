@@ -131,7 +131,7 @@ TEST_CASE("normalisations without images, parts or channels are rejected") {
   check_refused([](OpRig& rig) -> OpDesc { return BatchNormMoments{rig.desc({2, 3, 4, 5}), -1.0}; }, "eps");
   check_refused([](OpRig&) -> OpDesc { return BatchNormMerge{.channels = 3, .eps = -1}; }, "eps");
   check_refused([](OpRig&) -> OpDesc { return BatchNormRunning{.channels = -1}; }, "channel, not -1");
-  check_refused([](OpRig& rig) -> OpDesc { return BatchNormFold{rig.desc({4, 3})}; }, "four");
+  check_refused([](OpRig& rig) -> OpDesc { return BatchNormFold{rig.desc({4, 3})}; }, "4 dimensions");
   check_refused([](OpRig& rig) -> OpDesc { return BatchNormFold{rig.desc({4, 3, 1, 1}), -1}; }, "eps");
   check_refused([](OpRig&) -> OpDesc { return MovingAverage{.count = -1}; }, "negative");
 }

@@ -41,7 +41,7 @@ Backend& reference_backend() {
 namespace dp::kernels::reference {
 namespace {
 
-// The activation, or its gradient, that an op writes: the first that it has of dz, dx, y and dst. Its type is that of
+// The activation, or its gradient, that an op writes: the first that it has of dx, dz, y and dst. Its type is that of
 // the tensor with the same name, or of x, which then describes all tensors.
 struct Written {
   Position argument;  // not an argument if the op writes none
@@ -54,11 +54,11 @@ Written written_by(const Desc& desc) {
     if constexpr (requires { desc.x; }) return {argument, desc.x};
     return {};
   };
-  if constexpr (requires { at.dz; }) {
-    return of_x(at.dz);
-  } else if constexpr (requires { at.dx; }) {
+  if constexpr (requires { at.dx; }) {
     if constexpr (requires { desc.dx; }) return {at.dx, desc.dx};
     return of_x(at.dx);
+  } else if constexpr (requires { at.dz; }) {
+    return of_x(at.dz);
   } else if constexpr (requires { at.y; }) {
     if constexpr (requires { desc.y; }) return {at.y, desc.y};
     return of_x(at.y);
