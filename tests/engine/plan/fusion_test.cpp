@@ -18,7 +18,8 @@ std::string text_of(const kernels::Window& window) {
 
 // "conv1+relu: conv -1, (2, 8, 8) to (3, 4, 4), relu, window 3,2,1, weight 0, bias 1, layer 1"
 std::string text_of(const Node& node) {
-  static constexpr const char* kKinds[] = {"conv", "linear", "norm", "add", "max_pool", "avg_pool", "relu", "dropout"};
+  static constexpr const char* kKinds[] = {"conv",     "linear", "norm",       "add",    "max_pool",
+                                           "avg_pool", "relu",   "activation", "dropout"};
   std::string text = node.name + ": " + kKinds[static_cast<std::size_t>(node.kind)];
   for (const int input : node.inputs) text += " " + std::to_string(input);
   text += ", " + to_string(node.input) + " to " + to_string(node.output);
@@ -29,6 +30,9 @@ std::string text_of(const Node& node) {
   if (node.dropout)
     text += ", dropout " + std::to_string(static_cast<int>(100 * node.dropout->p)) + " % of layer " +
             std::to_string(node.dropout->layer);
+  if (node.function)
+    text +=
+        ", slope " + std::to_string(static_cast<int>(100 * std::get<LeakyRelu>(*node.function).negative_slope)) + " %";
   if (node.weight >= 0) text += ", weight " + std::to_string(node.weight);
   if (node.bias >= 0) text += ", bias " + std::to_string(node.bias);
   if (node.norm >= 0) text += ", norm " + std::to_string(node.norm);
@@ -51,7 +55,7 @@ Model every_layer(float p) {
   x = m.max_pool2d(m.relu(m.dropout("drop1", x, p)), {.kernel = 2, .stride = 1});
   x = m.flatten(m.global_avg_pool2d(m.dropout("drop2", x, 0.5f)));
   const auto left = m.linear("left", x, {.out_features = 4, .bias = false});
-  return m.build(m.add(left, m.linear("right", x, {.out_features = 4})));
+  return m.build(m.activation(m.add(left, m.linear("right", x, {.out_features = 4})), LeakyRelu{0.5f}));
 }
 
 std::string refusal(const Model& model) {
@@ -86,7 +90,8 @@ TEST_CASE("fusion: every field of every kind of node") {
       "avg_pool: avg_pool 6, (3, 1, 1) to (3, 1, 1), global",
       "left: linear 7, (3, 1, 1) to (4,), weight 5, layer 15",
       "right: linear 7, (3, 1, 1) to (4,), weight 6, bias 7, layer 16",
-      "add: add 8 9, (4,) to (4,)"};
+      "add: add 8 9, (4,) to (4,)",
+      "leaky_relu: activation 10, (4,) to (4,), slope 50 %"};
   CHECK(nodes_of(every_layer(0.25f), true) == expected);
 
   // A dropout with p = 0 does nothing. Later nodes move up.
@@ -96,6 +101,7 @@ TEST_CASE("fusion: every field of every kind of node") {
   expected[7] = "left: linear 6, (3, 1, 1) to (4,), weight 5, layer 15";
   expected[8] = "right: linear 6, (3, 1, 1) to (4,), weight 6, bias 7, layer 16";
   expected[9] = "add: add 7 8, (4,) to (4,)";
+  expected[10] = "leaky_relu: activation 9, (4,) to (4,), slope 50 %";
   CHECK(nodes_of(every_layer(0), true) == expected);
   expected[5] = "relu+max_pool: max_pool 4, (3, 2, 2) to (3, 1, 1), relu, window 2,1,0";
   CHECK(nodes_of(every_layer(0.25f), false) == expected);
