@@ -1,4 +1,4 @@
-// A measured program as a child process: commands in, replies out, CPU time.
+// Measured programs: where they are, and each as a child process with commands in, replies out and CPU time.
 #pragma once
 
 #include <sys/types.h>
@@ -63,6 +63,28 @@ class Child {
 // such flags. Does not wait for their `ready` lines. ChildError.
 std::vector<std::unique_ptr<Child>> start_ranks(const std::vector<std::string>& words, int ranks,
                                                 double timeout_seconds);
+
+// The path of a measured program or script. Searches DP_BENCH_PATH, this program's folder, ../../benchmarks (build
+// tree) and ../lib/dp. dp::Error(usage) with the searched folders.
+std::string find_program(const std::string& name);
+
+// Sets DP_PLUGIN_PATH to dp_train's folder, for this process and its children, unless it is set. In the build tree the
+// plugins are there, and not in the folder of the program that loads them.
+void point_to_plugins();
+
+// An anonymous file in memory for child processes. The kernel frees it once no process has it open.
+class SharedFile {
+ public:
+  SharedFile();  // dp::Error(io)
+  ~SharedFile();
+  SharedFile(const SharedFile&) = delete;
+  SharedFile& operator=(const SharedFile&) = delete;
+
+  std::string path() const;  // for other processes, valid during the lifetime of this object
+
+ private:
+  int file_;
+};
 
 // CPU seconds used on this machine so far by all processes, including time stolen by a hypervisor.
 double machine_cpu_seconds();

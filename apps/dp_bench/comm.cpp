@@ -8,8 +8,6 @@
 #include <sstream>
 
 #include "child.h"
-#include "programs.h"
-#include "report/statistics.h"
 
 namespace dp_bench {
 namespace {

@@ -7,10 +7,8 @@
 
 #include "comm.h"
 #include "command_line/command_line.h"
-#include "compare.h"
 #include "ops.h"
 #include "pipeline.h"
-#include "scaling.h"
 #include "step.h"
 
 namespace dp_bench {
@@ -87,11 +85,10 @@ void add_rounds(CLI::App& app, StepOptions& o) {
 }
 
 struct Commands {
-  StepOptions step, compare;
+  StepOptions step, scaling;
   OpsOptions ops;
   CommOptions comm;
   std::string begin = "8", end = "128M";
-  ScalingOptions scaling;
   PipelineBench pipeline;
   std::vector<std::unique_ptr<command_line::Values>> given;
 };
@@ -164,24 +161,11 @@ void add_comm(CLI::App& app, Commands& c, Asked& asked) {
 }
 
 void add_scaling(CLI::App& app, Commands& c, Asked& asked) {
-  ScalingOptions& o = c.scaling;
-  add_network(app, o.step.network);
-  add_run(app, c, o.step.run);
-  add_rounds(app, o.step);
-  app.add_flag("!--model-only", o.measure, "print the model only, without measurements");
-  app.add_option("--modelled-batch", o.modelled_batch, "global batch size of the model")
-      ->check(whole(8, 1 << 20))
-      ->capture_default_str();
-  app.callback([&] { asked.work = [&o] { return scaling_report(o, tell); }; });
-}
-
-void add_compare(CLI::App& app, Commands& c, Asked& asked) {
-  StepOptions& o = c.compare;
-  o.run.batch_size = 128;
-  o.rounds = 5;
+  StepOptions& o = c.scaling;
+  add_network(app, o.network);
   add_run(app, c, o.run);
   add_rounds(app, o);
-  app.callback([&] { asked.work = [&o] { return compare_report(o, tell); }; });
+  app.callback([&] { asked.work = [&o] { return measure_scaling(o, tell); }; });
 }
 
 void add_pipeline(CLI::App& app, Commands& c, Asked& asked) {
@@ -213,7 +197,7 @@ void add_pipeline(CLI::App& app, Commands& c, Asked& asked) {
 std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
   static Commands commands;
   static Asked asked;
-  CLI::App app("Measures training steps, ops and collectives, and models hardware that is not available.", "dp_bench");
+  CLI::App app("Measures training steps, ops and collectives.", "dp_bench");
   app.require_subcommand(1);
   app.fallthrough();
   app.set_version_flag("--version", DP_VERSION);
@@ -225,11 +209,8 @@ std::optional<Asked> parse_arguments(int argc, const char* const* argv) {
           asked);
   add_comm(*app.add_subcommand("comm", "every collective of every communicator, with the columns of nccl-tests"),
            commands, asked);
-  add_scaling(
-      *app.add_subcommand("scaling", "scaling over 1, 2, ... devices: measured here, modelled for other hardware"),
-      commands, asked);
-  add_compare(*app.add_subcommand("compare", "ResNet18 on CIFAR-100's shape: dp, ddp, with and without AMP"), commands,
-              asked);
+  add_scaling(*app.add_subcommand("scaling", "training step on 1, 2, ... devices, with the same global batch"),
+              commands, asked);
   add_pipeline(*app.add_subcommand("pipeline", "a model split over devices: every schedule and size of micro-batches"),
                commands, asked);
   if (!command_line::parse(app, argc, argv)) return {};

@@ -1,4 +1,4 @@
-// dp_bench: measures dp and compares it with roofline floors, models and PyTorch.
+// dp_bench: measures dp and compares it with lower bounds and PyTorch.
 #include <dp/dp.h>
 #include <csignal>
 #include <cstdio>
@@ -9,8 +9,7 @@
 #include "child.h"
 #include "command_line/commit.h"
 #include "flags.h"
-#include "programs.h"
-#include "report/output_file.h"
+#include "report/report.h"
 
 namespace dp_bench {
 namespace {

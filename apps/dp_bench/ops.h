@@ -1,7 +1,6 @@
 // `dp_bench ops`: the time of each op of a training step, compared with its roofline floor and PyTorch's op.
 #pragma once
 
-#include "network.h"
 #include "report/report.h"
 #include "step.h"
 

@@ -12,8 +12,6 @@
 #include <thread>
 
 #include "child.h"
-#include "programs.h"
-#include "shared_file.h"
 #include "step.h"
 
 namespace dp_bench {

@@ -1,15 +1,29 @@
 // `dp_bench step`: one model's training step, or its evaluation, in all variants, measured in rounds.
+// `dp_bench scaling`: the step on 1, 2, ... devices.
 #pragma once
 
 #include <dp/trainer.h>
+#include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "child.h"
-#include "network.h"
 #include "report/report.h"
 
 namespace dp_bench {
+
+// The measured network and its input shape.
+struct Network {
+  std::string model = "mnist_convnet";
+  std::vector<std::int64_t> input;  // (C,H,W) of a sample; empty: the model's default
+  std::int64_t classes = 0;         // 0: the model's default
+};
+
+// Fills in the defaults: images and classes of the model's data set. dp::Error(usage) for a model that is not in the
+// registry or does not fit the shape.
+Network resolved(Network network);
+std::string shape_text(const std::vector<std::int64_t>& shape, const char* between);  // "3,32,32"
 
 struct StepOptions {
   Network network;
@@ -79,6 +93,8 @@ struct StepResult {
 // `options` must be resolved.
 StepResult measure_steps(const StepOptions& options, const std::vector<VariantSpec>& variants, Progress progress);
 Report step_report(const StepResult& result);
+// Measures `dp` with 1 to N replicas and `ddp` with 2 to N ranks, all with the same global batch. N: `replicas`.
+Report measure_scaling(const StepOptions& options, Progress progress);
 // The facts of a report: rounds, slices, batches, versions and load. A warning if other processes used the machine.
 std::vector<std::pair<std::string, std::string>> facts_of(const StepResult& result);
 

@@ -1,12 +1,13 @@
+// The reports of `step` and `scaling`.
 #include <algorithm>
 
-#include "report/statistics.h"
 #include "step.h"
 
 namespace dp_bench {
 namespace {
 
 constexpr double kQuietCores = 0.05;  // figures are noise if other processes use more
+constexpr double kEpoch = 50000;      // CIFAR's training images
 
 const Measured* find(const StepResult& result, const std::string& key) {
   for (const Measured& one : result.variants)
@@ -121,6 +122,37 @@ Section ratios_section(const StepResult& result) {
   return section;
 }
 
+Section scaling_section(const StepResult& result) {
+  Section section{"measured", "Measured: one CPU thread per device", "", {}, {}, Bars{2, 3, 4, true}};
+  if (!result.options.gpus.empty()) section.title = "Measured: GPUs";
+  section.columns = {{"what", "what"},
+                     {"devices", "devices", 0},
+                     {"ms_per_step", "ms/step", 2},
+                     {"ms_q1", "quartile", 2},
+                     {"ms_q3", "quartile", 2},
+                     {"speed_up", "speed-up", 2},
+                     {"efficiency", "% of ideal", 0},
+                     {"images_per_second", "img/s", 0},
+                     {"seconds_per_epoch", "s/50k images", 2}};
+  const auto images = static_cast<double>(result.options.run.batch_size);
+  const double alone = median(result.variants.front().seconds_per_step);
+  for (const Measured& one : result.variants) {
+    const double devices = one.spec.devices;
+    Row row{{one.spec.title, devices}, Kind::measured, one.note, one.seconds_per_step};
+    if (one.seconds_per_step.empty()) {
+      row.kind = Kind::absent;
+    } else {
+      const double seconds = median(one.seconds_per_step), gain = alone / seconds;
+      row.cells.insert(row.cells.end(), {seconds * 1e3, quantile(one.seconds_per_step, 0.25) * 1e3,
+                                         quantile(one.seconds_per_step, 0.75) * 1e3, gain, 100 * gain / devices,
+                                         images / seconds, kEpoch / images * seconds});
+    }
+    section.rows.push_back(row);
+  }
+  section.text = "Same global batch for every number of devices. Reduction: sharded in dp, all-reduce in ddp.";
+  return section;
+}
+
 }  // namespace
 
 std::vector<std::pair<std::string, std::string>> facts_of(const StepResult& result) {
@@ -149,6 +181,20 @@ Report step_report(const StepResult& result) {
   report.facts = facts_of(result);
   report.sections.push_back(variants_section(result));
   if (Section section = ratios_section(result); !section.rows.empty()) report.sections.push_back(std::move(section));
+  return report;
+}
+
+Report measure_scaling(const StepOptions& asked, Progress progress) {
+  const StepOptions options = resolved(asked);
+  std::vector<VariantSpec> variants;
+  for (const std::string engine : {"dp", "ddp"})
+    for (int n = engine == "dp" ? 1 : 2; n <= options.replicas; ++n)
+      variants.push_back(our_variant(options, engine + std::to_string(n), engine + " x" + std::to_string(n), engine, n,
+                                     /*threads_each=*/1, {}));
+  const StepResult result = measure_steps(options, variants, progress);
+  Report report{"scaling", "", facts_of(result), {scaling_section(result)}};
+  report.title = "Scaling of " + options.network.model + " on " + shape_text(options.network.input, "x") +
+                 ", global batch " + std::to_string(options.run.batch_size);
   return report;
 }
 

@@ -1,6 +1,9 @@
+// The measured network, devices and variants.
+#include <dp/dataset.h>
 #include <dp/default_devices.h>
 #include <dp/device.h>
 #include <dp/error.h>
+#include <dp/models.h>
 
 #include <algorithm>
 
@@ -10,6 +13,12 @@ namespace dp_bench {
 namespace {
 
 constexpr std::int64_t kInputBytes = 96 << 20;  // of all batches together; more than a cache holds
+
+std::int64_t numbers_per_sample(const Network& network) {
+  std::int64_t count = 1;
+  for (const std::int64_t size : network.input) count *= size;
+  return count;
+}
 
 std::vector<std::string> network_arguments(const StepOptions& options) {
   std::vector<std::string> words{"--model",     options.network.model,
@@ -35,6 +44,21 @@ std::string first_gpus(const std::string& gpus, int count) {
 }
 
 }  // namespace
+
+Network resolved(Network network) {
+  const dp::models::Entry& entry = dp::models::find(network.model);
+  const dp::datasets::Entry& images = dp::datasets::find(entry.recipe.dataset);
+  if (network.input.empty()) network.input.assign(images.image.dims().begin(), images.image.dims().end());
+  if (network.classes == 0) network.classes = images.classes;
+  entry.make(dp::Shape(network.input), network.classes);
+  return network;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape, const char* between) {
+  std::string text;
+  for (const std::int64_t size : shape) text += (text.empty() ? "" : between) + std::to_string(size);
+  return text;
+}
 
 std::vector<std::string> amp_words(const dp::TrainerOptions& run) {
   if (run.parallel.amp == dp::Amp::off) return {};

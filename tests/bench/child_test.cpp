@@ -8,8 +8,6 @@
 #include <filesystem>
 #include <sstream>
 
-#include "apps/dp_bench/programs.h"
-#include "apps/dp_bench/shared_file.h"
 #include "bench/fake_programs.h"
 #include "support/catch.h"
 

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "bench/fake_programs.h"
-#include "bench/run_for_json.h"
+#include "bench/run_bench.h"
 #include "dp/device.h"
 #include "dp/error.h"
 #include "support/catch.h"
@@ -37,23 +37,21 @@ struct Limits {
 const std::vector<Limits> kLimits{
     {"step scaling", "--input", "0", "1", "4096", "4097", "a whole number from 1 to 4096"},
     {"step ops scaling pipeline", "--classes", "0", "1", "100000", "100001", "a whole number from 1 to 100000"},
-    {"step scaling compare comm", "--num-gpus", "0", "1", "1024", "1025", "a whole number from 1 to 1024"},
-    {"step ops comm scaling compare pipeline", "--rounds", "0", "1", "100000", "100001",
-     "a whole number from 1 to 100000"},
-    {"step scaling compare pipeline", "--steps", "0", "1", "1000000", "1000001", "a whole number from 1 to 1000000"},
-    {"step scaling compare pipeline", "--seconds", "0.0009", "0.001", "3600", "3600.1", "a number from 0.001 to 3600"},
-    {"step scaling compare pipeline", "--warmup", "0", "1", "100000", "100001", "a whole number from 1 to 100000"},
-    {"step scaling compare pipeline", "--batches", "0", "1", "100000", "100001", "a whole number from 1 to 100000"},
-    {"step scaling compare pipeline", "--timeout", "0.9", "1", "86400", "86401", "a number from 1 to 86400"},
-    {"step scaling compare", "--cpu", "0", "1", "256", "257", "a whole number from 1 to 256"},
-    {"step scaling compare", "--replicas-per-device", "0", "1", "64", "65", "a whole number from 1 to 64"},
-    {"step ops comm scaling compare pipeline", "--threads", "0", "1", "1024", "1025", "a whole number from 1 to 1024"},
+    {"step scaling comm", "--num-gpus", "0", "1", "1024", "1025", "a whole number from 1 to 1024"},
+    {"step ops comm scaling pipeline", "--rounds", "0", "1", "100000", "100001", "a whole number from 1 to 100000"},
+    {"step scaling pipeline", "--steps", "0", "1", "1000000", "1000001", "a whole number from 1 to 1000000"},
+    {"step scaling pipeline", "--seconds", "0.0009", "0.001", "3600", "3600.1", "a number from 0.001 to 3600"},
+    {"step scaling pipeline", "--warmup", "0", "1", "100000", "100001", "a whole number from 1 to 100000"},
+    {"step scaling pipeline", "--batches", "0", "1", "100000", "100001", "a whole number from 1 to 100000"},
+    {"step scaling pipeline", "--timeout", "0.9", "1", "86400", "86401", "a number from 1 to 86400"},
+    {"step scaling", "--cpu", "0", "1", "256", "257", "a whole number from 1 to 256"},
+    {"step scaling", "--replicas-per-device", "0", "1", "64", "65", "a whole number from 1 to 64"},
+    {"step ops comm scaling pipeline", "--threads", "0", "1", "1024", "1025", "a whole number from 1 to 1024"},
     {"ops", "--gpu", "-1", "0", "1023", "1024", "a whole number from 0 to 1023"},
     {"ops", "--steps", "0", "1", "100000", "100001", "a whole number from 1 to 100000"},
     {"comm", "--stepfactor", "1.09", "1.1", "1000000", "1000001", "a number from 1.1 to 1000000"},
     {"comm pipeline", "--cpu", "1", "2", "256", "257", "a whole number from 2 to 256"},
     {"comm", "--seconds", "0.00009", "0.0001", "60", "60.1", "a number from 0.0001 to 60"},
-    {"scaling", "--modelled-batch", "7", "8", "1048576", "1048577", "a whole number from 8 to 1048576"},
     {"pipeline", "--split-sizes", "0", "1", "1048576", "1048577", "a whole number from 1 to 1048576"}};
 
 struct Choice {
@@ -64,7 +62,6 @@ struct Choice {
 const std::vector<Choice> kChoices{
     {"step", "--images-on", {"host", "device"}},
     {"scaling", "--images-on", {"host", "device"}},
-    {"compare", "--images-on", {"host", "device"}},
     {"pipeline", "--schedules", {"none", "gpipe", "1f1b", "zb-h1"}},
     {"comm",
      "--collectives",

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "bench/run_for_json.h"
+#include "bench/run_bench.h"
 #include "bench/shown_table.h"
 #include "benchmarks/programs/pipeline_figures.h"
 #include "dp/error.h"
@@ -20,6 +20,7 @@ using dp_bench::Reply;
 using dp_bench::Report;
 using dp_bench::Row;
 using nlohmann::json;
+using Lines = std::vector<std::string>;
 
 namespace {
 
@@ -197,7 +198,6 @@ TEST_CASE("pipeline: the report has speed-ups, shares of the bound, simulated an
 TEST_CASE("pipeline: the whole tables, and a title with the replicas, stages and threads") {
   Run run = gpipe_run(/*model_parallel=*/0.1);
   const Report report = run.report();
-  using Lines = std::vector<std::string>;
   CHECK(report.command == "pipeline");
   CHECK(report.title == "mnist_convnet on 1x28x28, 10 classes, batch 24, 2 stages, 1 CPU thread per stage");
   REQUIRE(report.sections.size() == 3);

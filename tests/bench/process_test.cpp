@@ -68,7 +68,7 @@ TEST_CASE("first signal: every subcommand of dp_bench ends within two seconds wi
   double slowest = 0;
   const std::vector<std::string> commands{"step --cpu 2 --seconds 30", "ops --cpu --steps 10000",
                                           "comm --cpu 2 --seconds 30", "scaling --cpu 2 --seconds 30",
-                                          "compare --cpu 2 --seconds 30"};
+                                          "pipeline --model mlp --cpu 2 --seconds 30"};
   for (std::size_t i = 0; i < commands.size(); ++i) {
     const int number = i % 2 == 0 ? SIGTERM : SIGINT;
     INFO(commands[i] << ", signal " << number);

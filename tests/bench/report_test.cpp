@@ -1,8 +1,11 @@
 #include "apps/dp_bench/report/report.h"
 
+#include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <regex>
+#include <utility>
 
 #include "support/catch.h"
 
@@ -190,4 +193,31 @@ TEST_CASE("the whole report as text and as markdown") {
   plain.sections.push_back({"", "c", "", {{"", "d"}, {"", "\u00b5s"}}, {{{std::string("\u00e9"), 1.0}}}, {}});
   CHECK(to_text(plain) == "b\n  rounds: 2\n\nc\nd  \u00b5s\n\u00e9   1\n");
   CHECK(to_markdown(plain) == "# b\n\n- rounds: 2\n\n## c\n\n| d | \u00b5s |\n|---|---|\n| \u00e9 | 1 |\n");
+}
+
+TEST_CASE("quantiles interpolate linearly, in any order of the values") {
+  CHECK(median({3, 1, 2}) == 2);
+  CHECK(median({4, 1, 3, 2}) == 2.5);
+  CHECK(quantile({4, 1, 3, 2}, 0.25) == 1.75);  // numpy.quantile([1, 2, 3, 4], .25)
+  CHECK(quantile({4, 1, 3, 2}, 0) == 1);
+  CHECK(quantile({4, 1, 3, 2}, 1) == 4);
+  CHECK(quantile({7}, 0.75) == 7);
+  CHECK(std::isnan(median({})));
+  std::vector<double> values{4, 1, 3, 2, std::nan("")};
+  values.pop_back();  // its memory still holds a NaN after the last value
+  CHECK(quantile(std::move(values), 1) == 4);
+}
+
+TEST_CASE("the interval of the median has 95 % confidence") {
+  std::vector<double> values(100);
+  std::iota(values.begin(), values.end(), 1.0);
+  CHECK(median_interval(values).low == 41);  // 40 below: binomial(100, 1/2) has 95 % between 40 and 60
+  CHECK(median_interval(values).high == 60);
+  CHECK(median_interval({5, 1, 3}).low == 1);
+  CHECK(median_interval({5, 1, 3}).high == 5);
+}
+
+TEST_CASE("ratios are formed round by round") {
+  CHECK(ratios({1, 2, 4}, {2, 2, 2}) == std::vector<double>{2, 1, 0.5});
+  CHECK(ratios({1, 2}, {3}).size() == 1);
 }

@@ -6,6 +6,9 @@
 #include <cstdio>
 #include <stdexcept>
 
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+
 namespace dp::test {
 
 BenchOutcome run_shell(const std::string& command) {
@@ -20,5 +23,20 @@ BenchOutcome run_shell(const std::string& command) {
 }
 
 BenchOutcome run_bench(const std::string& arguments) { return run_shell(std::string(DP_BENCH_PATH) + " " + arguments); }
+
+nlohmann::json run_for_json(const std::string& arguments) {
+  const TemporaryFolder folder;
+  const BenchOutcome outcome = run_bench(arguments + " --json " + (folder / "out.json"));
+  INFO(outcome.text);
+  REQUIRE(outcome.code == 0);
+  return nlohmann::json::parse(read_text(folder / "out.json"));
+}
+
+const nlohmann::json& row_of(const nlohmann::json& section, const std::string& column, const std::string& value) {
+  for (const nlohmann::json& row : section.at("rows"))
+    if (row.at(column) == value) return row;
+  FAIL("no row " << value);
+  return section;
+}
 
 }  // namespace dp::test

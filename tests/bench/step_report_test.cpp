@@ -1,9 +1,14 @@
-// The report of dp_bench step.
+// The reports of dp_bench step and dp_bench scaling.
 #include "apps/dp_bench/step.h"
+
+#include <algorithm>
+
+#include "bench/fake_programs.h"
 #include "bench/shown_table.h"
 #include "support/catch.h"
 
 using namespace dp_bench;
+using dp::test::FakePrograms;
 using dp::test::shown_table;
 using Facts = std::vector<std::pair<std::string, std::string>>;
 using Lines = std::vector<std::string>;
@@ -148,4 +153,62 @@ TEST_CASE("step report: title and facts have the network, the devices and the sl
         "mlp on 1x6x7, 10 classes, batch 64, evaluation, 1 CPU replica, 1 thread in total");
   result.options.gpus = "0,1";
   CHECK(step_report(result).title == "mlp on 1x6x7, 10 classes, batch 64, evaluation, GPUs 0,1");
+}
+
+TEST_CASE("scaling: dp with 1 to N replicas and ddp with 2 to N ranks are measured, with the same global batch") {
+  const FakePrograms fakes;
+  fakes.add("bench_step", R"sh(
+log "$*"
+n=0
+case "$*" in *'--cpu 1 '*) ms=120;; *'--cpu 2 '*) ms=60;; *) ms=40;; esac
+case "$*" in *'--variant ddp'*) ms=75;; esac
+case "$*" in *'--rank 0'*) say listening port=99;; esac
+case "$*" in *'--cpu 3 '*'--variant ddp'*) say error 'message=no ranks'; exit 1;; esac
+say ready
+while read -r command; do
+  n=$((n + 1))
+  say done seconds=$((n * ms))e-3
+done
+)sh");
+  StepOptions options;
+  options.network = {"mlp", {1, 6, 6}, 10};
+  options.run.batch_size = 12;
+  options.replicas = options.threads = 3;
+  options.rounds = 2;
+  options.steps = options.warmup = 1;
+  options.batches = 5;
+  const Report report = measure_scaling(options, [](const std::string&) {});
+  const std::string network = "--model mlp --input 1,6,6 --classes 10 --batch 12 --batches 5 --images-on host --cpu ";
+  Lines log = fakes.log();
+  std::ranges::sort(log);
+  CHECK(log == Lines{network + "1 --threads 1 --variant dp --save-inputs FILE",
+                     network + "2 --threads 1 --variant ddp --rank 0 --ranks 2 --port 0",
+                     network + "2 --threads 1 --variant ddp --rank 1 --ranks 2 --port 99",
+                     network + "2 --threads 1 --variant dp",
+                     network + "3 --threads 1 --variant ddp --rank 0 --ranks 3 --port 0",
+                     network + "3 --threads 1 --variant ddp --rank 1 --ranks 3 --port 99",
+                     network + "3 --threads 1 --variant ddp --rank 2 --ranks 3 --port 99",
+                     network + "3 --threads 1 --variant dp"});
+  CHECK(report.command == "scaling");
+  CHECK(report.title == "Scaling of mlp on 1x6x6, global batch 12");
+  CHECK(report.facts.front() == std::pair<std::string, std::string>{"rounds", "2, interleaved: one slice per variant"});
+  REQUIRE(report.sections.size() == 1);
+  const Section& section = report.sections.front();
+  CHECK(section.key == "measured");
+  CHECK(section.title == "Measured: one CPU thread per device");
+  CHECK(section.text == "Same global batch for every number of devices. Reduction: sharded in dp, all-reduce in ddp.");
+  CHECK(shown_table(section) ==
+        Lines{"what devices ms_per_step ms_q1 ms_q3 speed_up efficiency images_per_second seconds_per_epoch",
+              "what | devices | ms/step | quartile | quartile | speed-up | % of ideal | img/s | s/50k images",
+              "dp x1 | 1 | 300.00 | 270.00 | 330.00 | 1.00 | 100 | 40 | 1250.00",
+              "dp x2 | 2 | 150.00 | 135.00 | 165.00 | 2.00 | 100 | 80 | 625.00",
+              "dp x3 | 3 | 100.00 | 90.00 | 110.00 | 3.00 | 100 | 120 | 416.67",
+              "ddp x2 | 2 | 187.50 | 168.75 | 206.25 | 1.60 | 80 | 64 | 781.25",
+              "ddp x3 | 3 | none | none | none | none | none | none | none | not run: no ranks"});
+  CHECK(section.rows.at(0).samples == std::vector<double>{0.24, 0.36});
+  CHECK(section.rows.at(4).note == "no ranks");
+  REQUIRE(section.bars);
+  CHECK(section.bars->value == 2);
+  CHECK(section.bars->low == std::size_t{3});
+  CHECK(section.bars->high == std::size_t{4});
 }

@@ -1,4 +1,4 @@
-// The result of a subcommand, independent of the output format (text, JSON, Markdown, HTML).
+// The result of a subcommand, its output formats (text, JSON, Markdown, HTML) and files, and the statistics for it.
 #pragma once
 
 #include <cstddef>
@@ -82,5 +82,37 @@ std::string to_text(const Report& report);
 std::string to_json(const Report& report);
 std::string to_markdown(const Report& report);
 std::string to_html(const Report& report);
+
+// A result file. It is opened before measuring, so that an unusable path fails early, and written afterwards.
+class OutputFile {
+ public:
+  // Empty path: no file. The old content stays until write(). dp::Error(io) if the path cannot be opened for writing,
+  // or is a pipe without a reader.
+  explicit OutputFile(std::string path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(const std::string& text);  // dp::Error(io)
+
+ private:
+  [[noreturn]] void fail(int error) const;
+  std::string path_;
+  int file_ = -1;
+};
+
+// A quantile. Interpolates linearly, like numpy's default. `share` is from 0 to 1. NaN for no values.
+double quantile(std::vector<double> values, double share);
+double median(const std::vector<double>& values);
+
+struct Interval {
+  double low = 0, high = 0;
+};
+// Contains the true median in about 95 % of cases, for any distribution. For fewer than eight values: the least and the
+// greatest. For fewer than six the confidence is lower.
+Interval median_interval(std::vector<double> values);
+
+// b[i] / a[i], up to the shorter length.
+std::vector<double> ratios(const std::vector<double>& a, const std::vector<double>& b);
 
 }  // namespace dp_bench
