@@ -1,5 +1,5 @@
-// Linear layers, with what their ops compute of the layers before and after them: dropout, the loss, pools and ReLU masks
-// (docs/decisions/0034).
+// Linear layers, with what their ops compute of the layers before and after them: dropout, the loss, pools and ReLU
+// masks (docs/decisions/0034).
 #include "engine/layers/layers.h"
 
 namespace dp::engine {
