@@ -1,7 +1,8 @@
-// The command line of the programs: options from tables, errors as dp::Error, a page of all options.
+// The command line of the programs: options from tables and TOML files, errors as dp::Error, a page of all options.
 #pragma once
 
 #include <dp/option_table.h>
+#include <dp/run_options.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
@@ -52,5 +53,21 @@ void set_options(const dp::OptionTable<Options>& table, const Values& values, Op
   for (const dp::Option<Options>& row : table.rows())
     if (const auto value = values.find(row.name); value != values.end()) table.set(row, options, value->second);
 }
+
+// The option that was probably meant.
+
+// Returns the name that needs the fewest typing corrections to become the given word. If all names differ too much,
+// returns the shortest option that contains the words of the given one: "--model-ema" for "--ema". If no option
+// contains them, returns an empty text.
+std::string closest(const std::string& word, const std::vector<std::string>& names);
+
+// "; did you mean NAME?", or empty.
+std::string suggestion(const std::string& word, const std::vector<std::string>& names);
+
+// Options from a TOML file.
+
+// The options at the top of the file; the table [resolved] is ignored. dp::Error(usage) if the file cannot be read,
+// is nested deeply, or holds another table or a value of an unsupported type.
+std::vector<dp::RecordedOption> read_config_file(const std::string& path);
 
 }  // namespace command_line

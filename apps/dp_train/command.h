@@ -1,6 +1,7 @@
 // What the command line asks for.
 #pragma once
 
+#include <dp/error.h>
 #include <dp/run_options.h>
 #include <cstdint>
 #include <map>
@@ -10,6 +11,9 @@
 #include <vector>
 
 namespace dp_train {
+
+// Throws: usage.
+[[noreturn]] inline void usage(const std::string& what) { throw dp::Error(dp::ErrorCode::usage, what); }
 
 struct Command {
   Command();

@@ -5,8 +5,8 @@
 #include <filesystem>
 #include <string_view>
 
-#include "output_folder.h"
-#include "usage.h"
+#include "command.h"
+#include "trainer_options.h"
 
 namespace dp_train {
 namespace {

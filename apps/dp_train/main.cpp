@@ -10,17 +10,13 @@
 #include <optional>
 #include <thread>
 
-#include "check_data.h"
 #include "command.h"
 #include "command_line/commit.h"
 #include "devices.h"
-#include "estimate.h"
-#include "fetch/start.h"
+#include "fetch/sources.h"
 #include "images.h"
-#include "output_folder.h"
-#include "processes.h"
-#include "selftest.h"
 #include "signals.h"
+#include "subcommands.h"
 #include "trainer_options.h"
 
 namespace dp_train {

@@ -7,9 +7,9 @@
 
 #include "apps/run_program.h"
 #include "dp/dp.h"
+#include "dp_train/devices.h"
 #include "dp_train/images.h"
-#include "dp_train/output_folder.h"
-#include "dp_train/processes.h"
+#include "dp_train/trainer_options.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "start.h"
+#include "sources.h"
 
 namespace dp_train {
 

@@ -1,7 +1,8 @@
-// Where data sets are downloaded from.
+// The data sets that dp_train fetch downloads, and the program that it starts for that.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,5 +29,16 @@ struct Source {
 
 const std::vector<Source>& sources();
 const Source& source(const std::string& dataset);  // must exist
+
+struct FetchOptions {
+  std::string data_path;
+  std::optional<std::string> mirror{};  // used instead of the source's mirrors
+  bool quiet = false;                   // prints warnings only
+  bool progress = true;                 // a line that is rewritten, if stdout is a terminal
+  int patience = 30;                    // seconds, see Download
+};
+
+// Replaces this process by dp_fetch, which is beside it or in ../lib/dp. Error(usage) if this build has none.
+[[noreturn]] void start_fetch(const Source& source, const FetchOptions& options);
 
 }  // namespace dp_train

@@ -3,7 +3,7 @@
 
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
-#include "command_line/suggestion.h"
+#include "command_line/command_line.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 

@@ -1,0 +1,27 @@
+// The subcommands check-data, estimate-memory and selftest.
+#pragma once
+
+#include <dp/device.h>
+#include <dp/models.h>
+#include <dp/trainer.h>
+#include <atomic>
+#include <vector>
+
+#include "command.h"
+
+namespace dp_train {
+
+// check-data: reads every image and prints why some cannot be read. Returns true if all can.
+bool check_data(const Command& command);
+
+// estimate-memory: the memory of a run on each replica and of its process, and the largest batch that fits. Prints one
+// line per replica, for images of the shape that the data set's name implies, and the parts of the process's memory if
+// the data set is there. dp::Error(usage) for an unknown data set.
+void estimate_memory(const Command& command, const dp::models::Entry& entry, const dp::TrainerOptions& options);
+
+// selftest: whether the devices of this machine train correctly. Trains a small network on these devices and checks
+// what it computes, stores and reproduces; prints a line for each check. False if one failed. Ends after the current
+// step once `stop` is not 0, and returns false.
+bool selftest(const std::vector<dp::Device>& devices, const std::atomic<int>& stop);
+
+}  // namespace dp_train
