@@ -6,6 +6,84 @@
 namespace dp {
 namespace {
 
+constexpr int kFraction = 22;
+constexpr std::int32_t kHalf = 1 << (kFraction - 1);
+
+std::uint8_t rounded(std::int32_t sum) { return static_cast<std::uint8_t>(std::min(sum >> kFraction, 255)); }
+
+}  // namespace
+
+void Resizer::Axis::prepare(std::int64_t in, std::int64_t out, std::int64_t begin, std::int64_t count) {
+  const double scale = static_cast<double>(in) / static_cast<double>(out);
+  const double reach = std::max(scale, 1.0);
+  const double per_input = 1.0 / reach;
+  stride = 2 * static_cast<std::int64_t>(std::ceil(reach)) + 1;
+  taps.resize(static_cast<std::size_t>(count));
+  weights.resize(static_cast<std::size_t>(count * stride));
+  exact.resize(static_cast<std::size_t>(stride));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const double centre = (static_cast<double>(begin + i) + 0.5) * scale;
+    const std::int64_t first = std::max<std::int64_t>(static_cast<std::int64_t>(centre - reach + 0.5), 0);
+    const std::int64_t end = std::min<std::int64_t>(static_cast<std::int64_t>(centre + reach + 0.5), in);
+    double sum = 0;
+    for (std::int64_t k = 0; k < end - first; ++k) {
+      const double distance = std::abs((static_cast<double>(first + k) - centre + 0.5) * per_input);
+      sum += exact[static_cast<std::size_t>(k)] = std::max(1.0 - distance, 0.0);
+    }
+    for (std::int64_t k = 0; k < end - first; ++k)
+      weights[static_cast<std::size_t>(i * stride + k)] =
+          static_cast<std::int32_t>(exact[static_cast<std::size_t>(k)] / sum * (1 << kFraction) + 0.5);
+    taps[static_cast<std::size_t>(i)] = {first, end - first};
+  }
+}
+
+void Resizer::resize(RgbView source, std::int64_t width, std::int64_t height, const Region& window,
+                     std::span<std::uint8_t> out) {
+  columns_.prepare(source.width, width, window.left, window.width);
+  rows_.prepare(source.height, height, window.top, window.height);
+  const std::int64_t first_row = rows_.taps.front().first;
+  const std::int64_t row_count = rows_.taps.back().first + rows_.taps.back().count - first_row;
+  const std::int64_t line = 3 * window.width;
+  between_.resize(static_cast<std::size_t>(row_count * line));
+  for (std::int64_t y = 0; y < row_count; ++y) {
+    const std::uint8_t* const in = source.pixels + (first_row + y) * source.row_bytes;
+    std::uint8_t* const to = between_.data() + y * line;
+    const std::int32_t* weight = columns_.weights.data();
+    for (std::int64_t x = 0; x < window.width; ++x, weight += columns_.stride) {
+      const auto [first, count] = columns_.taps[static_cast<std::size_t>(x)];
+      const std::uint8_t* pixel = in + 3 * first;
+      std::int32_t red = kHalf, green = kHalf, blue = kHalf;
+      for (std::int64_t k = 0; k < count; ++k, pixel += 3) {
+        red += weight[k] * pixel[0];
+        green += weight[k] * pixel[1];
+        blue += weight[k] * pixel[2];
+      }
+      to[x] = rounded(red);
+      to[window.width + x] = rounded(green);
+      to[2 * window.width + x] = rounded(blue);
+    }
+  }
+
+  sums_.resize(static_cast<std::size_t>(line));
+  const std::int64_t plane = window.width * window.height;
+  for (std::int64_t y = 0; y < window.height; ++y) {
+    const auto [first, count] = rows_.taps[static_cast<std::size_t>(y)];
+    std::fill(sums_.begin(), sums_.end(), kHalf);
+    std::int32_t* const sums = sums_.data();
+    for (std::int64_t k = 0; k < count; ++k) {
+      const std::int32_t weight = rows_.weights[static_cast<std::size_t>(y * rows_.stride + k)];
+      const std::uint8_t* const in = between_.data() + (first - first_row + k) * line;
+      for (std::int64_t x = 0; x < line; ++x) sums[x] += weight * in[x];
+    }
+    for (std::int64_t c = 0; c < 3; ++c) {
+      std::uint8_t* const to = out.data() + c * plane + y * window.width;
+      for (std::int64_t x = 0; x < window.width; ++x) to[x] = rounded(sums[c * window.width + x]);
+    }
+  }
+}
+
+namespace {
+
 constexpr float kLeastArea = 0.08f, kMostArea = 1.0f;
 constexpr double kLeastRatio = 3.0 / 4.0, kMostRatio = 4.0 / 3.0;  // width to height
 

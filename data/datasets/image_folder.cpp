@@ -10,7 +10,6 @@
 #include <string_view>
 
 #include "data/augment/crops.h"
-#include "data/augment/resize.h"
 #include "data/formats/byte_reader.h"
 #include "data/formats/rgb_image.h"
 #include "data/threads.h"

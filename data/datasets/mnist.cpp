@@ -3,8 +3,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "data/datasets/class_names.h"
-#include "data/datasets/found_instead.h"
+#include "data/datasets/known_files.h"
 #include "data/formats/idx.h"
 #include "dp/dataset.h"
 #include "dp/error.h"

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/formats/cifar.h"
+#include "data/datasets/cifar.h"
 
 namespace dp::test {
 

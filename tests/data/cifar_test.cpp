@@ -1,11 +1,11 @@
 // The binary records of CIFAR-10 and CIFAR-100: valid content and every refusal.
-#include "data/formats/cifar.h"
+#include "data/datasets/cifar.h"
 
 #include <algorithm>
 #include <functional>
 
 #include "data/cifar_bytes.h"
-#include "data/datasets/class_names.h"
+#include "data/datasets/known_files.h"
 #include "data/refusal.h"
 #include "dp/loader.h"
 #include "support/catch.h"

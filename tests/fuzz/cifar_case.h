@@ -6,7 +6,7 @@
 #include <span>
 #include <stdexcept>
 
-#include "data/formats/cifar.h"
+#include "data/datasets/cifar.h"
 
 namespace dp::test {
 

@@ -1,4 +1,4 @@
-// Files of other editions and data sets, where those of MNIST or CIFAR are missing.
+// What is known of the files of MNIST and CIFAR: the names of their classes, and other editions of them.
 #pragma once
 
 #include <filesystem>
@@ -6,6 +6,12 @@
 #include <vector>
 
 namespace dp {
+
+std::vector<std::string> fashion_mnist_names();
+std::vector<std::string> cifar10_names();
+std::vector<std::string> cifar100_names();  // the fine labels
+
+// Files of other editions and data sets, where those of MNIST or CIFAR are missing.
 
 // Part of a message about missing files: which other edition or data set these folders contain, and what to do, as in
 // "; found 'cifar-10-batches-py' (the Python edition ...) in there". Empty if nothing is recognised. `dataset`:

@@ -1,0 +1,193 @@
+// Data sets that wrap another one: bad images replaced, or labels of another list of classes.
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "data/threads.h"
+#include "dp/dataset.h"
+#include "dp/error.h"
+#include "dp/trainer.h"
+
+namespace dp {
+namespace {
+
+// Base class of data sets that wrap another one: every member calls the wrapped data set unless it is overridden.
+class ForwardedDataset : public Dataset {
+ public:
+  explicit ForwardedDataset(std::shared_ptr<const Dataset> whole) : whole_(std::move(whole)) {}
+
+  std::int64_t size() const override { return whole_->size(); }
+  Shape image_shape() const override { return whole_->image_shape(); }
+  std::int64_t classes() const override { return whole_->classes(); }
+  std::vector<std::string> class_names() const override { return whole_->class_names(); }
+  const Normalization& normalization() const override { return whole_->normalization(); }
+  std::int32_t label(std::int64_t index) const override { return whole_->label(index); }
+  void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
+    whole_->read(index, out, random);
+  }
+  Augmentation augmentation() const override { return whole_->augmentation(); }
+  bool varies() const override { return whole_->varies(); }
+  std::string sample_id(std::int64_t index) const override { return whole_->sample_id(index); }
+  std::vector<std::pair<std::string, std::int64_t>> passed_over() const override { return whole_->passed_over(); }
+  std::optional<std::vector<std::string>> replaced() const override { return whole_->replaced(); }
+  std::size_t bytes_to_cache() const override { return whole_->bytes_to_cache(); }
+  std::size_t bytes_to_read() const override { return whole_->bytes_to_read(); }
+
+ protected:
+  const Dataset& whole() const { return *whole_; }
+
+ private:
+  std::shared_ptr<const Dataset> whole_;
+};
+
+}  // namespace
+
+// Images that cannot be read: found beforehand, or replaced while training.
+
+namespace {
+
+// Reads another image in place of one that cannot be read: the next readable one of the same class, in the order of the
+// data set. So labels, sizes and the order of samples stay as they are, and the replacement depends on the files alone.
+class ReplacedImages final : public ForwardedDataset {
+ public:
+  using ForwardedDataset::ForwardedDataset;
+
+  void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
+    const std::int32_t label = whole().label(index);
+    for (std::int64_t step = 0; step < size(); ++step) {
+      const std::int64_t candidate = (index + step) % size();
+      if (whole().label(candidate) != label || is_bad(candidate)) continue;
+      try {
+        if (random == nullptr) return whole().read(candidate, out, nullptr);
+        Random own = *random;  // so that the random numbers do not depend on failed attempts
+        whole().read(candidate, out, &own);
+        *random = own;
+        return;
+      } catch (const Error& error) {
+        if (error.code() != ErrorCode::data) throw;
+        const std::scoped_lock lock(mutex_);
+        bad_.emplace(candidate, error.what());
+      }
+    }
+    const std::scoped_lock lock(mutex_);
+    throw Error(ErrorCode::data, bad_.at(index) + "; no other image of its class can be read either");
+  }
+
+  std::optional<std::vector<std::string>> replaced() const override {
+    std::vector<std::string> faults;
+    const std::scoped_lock lock(mutex_);
+    for (const auto& [index, fault] : bad_) faults.push_back(fault);
+    return faults;
+  }
+
+ private:
+  bool is_bad(std::int64_t index) const {
+    const std::scoped_lock lock(mutex_);
+    return bad_.contains(index);
+  }
+
+  mutable std::mutex mutex_;
+  mutable std::map<std::int64_t, std::string> bad_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Dataset> replace_bad_images(std::shared_ptr<const Dataset> dataset) {
+  return std::make_shared<ReplacedImages>(std::move(dataset));
+}
+
+std::vector<std::string> find_bad_images(const Dataset& dataset, int threads,
+                                         const std::function<void(std::int64_t)>& on_progress) {
+  constexpr std::int64_t kEach = 16;  // images of a thread between two reports
+  std::map<std::int64_t, std::string> bad;
+  std::mutex mutex;
+  if (threads <= 0) threads = static_cast<int>(process_cores().size());
+  const auto image = static_cast<std::size_t>(dataset.image_shape().numel());
+  for (std::int64_t begin = 0; begin < dataset.size();) {
+    const std::int64_t count = std::min<std::int64_t>(dataset.size() - begin, threads * kEach);
+    std::atomic<std::int64_t> next{begin};
+    for_ranges(threads, threads, [&](std::int64_t, std::int64_t) {
+      std::vector<std::uint8_t> bytes(image);
+      for (std::int64_t index = next++; index < begin + count; index = next++) try {
+          dataset.read(index, bytes, nullptr);
+          const std::int32_t label = dataset.label(index);
+          if (label < 0 || label >= dataset.classes())
+            throw Error(ErrorCode::data, "sample " + std::to_string(index) + " has label " + std::to_string(label) +
+                                             ", but there are " + std::to_string(dataset.classes()) + " classes");
+        } catch (const Error& error) {
+          if (error.code() != ErrorCode::data) throw;
+          const std::scoped_lock lock(mutex);
+          bad.emplace(index, error.what());
+        }
+    });
+    begin += count;
+    if (on_progress) on_progress(begin);
+  }
+  std::vector<std::string> faults;
+  for (auto& [index, fault] : bad) faults.push_back(std::move(fault));
+  return faults;
+}
+
+// A data set with the labels of another list of classes.
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+class Relabelled final : public ForwardedDataset {
+ public:
+  Relabelled(std::shared_ptr<const Dataset> images, const Names& classes, std::vector<std::int32_t> labels)
+      : ForwardedDataset(std::move(images)), classes_(classes), labels_(std::move(labels)) {}
+
+  std::int64_t classes() const override { return static_cast<std::int64_t>(classes_.size()); }
+  std::vector<std::string> class_names() const override { return classes_; }
+  std::int32_t label(std::int64_t index) const override {
+    const std::int32_t label = whole().label(index);
+    const bool valid = label >= 0 && static_cast<std::size_t>(label) < labels_.size();
+    return valid ? labels_[static_cast<std::size_t>(label)] : -1;  // the loader rejects it
+  }
+
+ private:
+  Names classes_;
+  std::vector<std::int32_t> labels_;  // by the label of the whole data set
+};
+
+std::map<std::string, std::int32_t> numbered(const Names& names) {
+  std::map<std::string, std::int32_t> numbers;
+  for (const std::string& name : names)
+    if (!numbers.emplace(name, static_cast<std::int32_t>(numbers.size())).second)
+      throw Error(ErrorCode::usage, "two classes are named '" + printable(name) + "'; give each a name of its own");
+  return numbers;
+}
+
+std::shared_ptr<const Dataset> relabelled(const std::shared_ptr<const Dataset>& part, const Names& classes) {
+  const Names own = part->class_names();
+  if (own.empty()) throw Error(ErrorCode::usage, "the data set has no class names, so they cannot be matched");
+  numbered(own);
+  const auto numbers = numbered(classes);
+  std::vector<std::int32_t> labels;
+  for (const std::string& name : own) {
+    const auto at = numbers.find(name);
+    if (at == numbers.end())
+      throw Error(ErrorCode::data, "the data set has the class '" + printable(name) + "', which is not among the " +
+                                       std::to_string(classes.size()) +
+                                       " classes of the weights; rename or remove it, or train a new classifier with "
+                                       "--init FILE --init-partial");
+    labels.push_back(at->second);
+  }
+  return std::make_shared<Relabelled>(part, classes, std::move(labels));
+}
+
+}  // namespace
+
+DatasetPair with_classes(const DatasetPair& data, const std::vector<std::string>& classes) {
+  return {relabelled(data.train, classes), relabelled(data.test, classes)};
+}
+
+}  // namespace dp
