@@ -22,8 +22,8 @@
 #include "data/formats/rgb_image.h"
 #include "dp/checkpoint.h"
 #include "dp/error.h"
-#include "engine/base/available_memory.h"
 #include "engine/base/files.h"
+#include "engine/base/machine.h"
 #include "kernels/low_float.h"
 
 namespace dp {

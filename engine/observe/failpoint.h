@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/base/phase.h"
+#include "engine/observe/progress.h"
 
 namespace dp::engine {
 

@@ -1,14 +1,21 @@
-// Progress of a replica's thread. The thread writes it without locks; the watchdog reads it at any time.
+// The phases of a training step, and the progress of a replica's thread.
 #pragma once
 
+#include <array>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
-#include "engine/base/phase.h"
-
 namespace dp::engine {
 
+enum class Phase : std::uint8_t { scatter, forward, loss, backward, reduce, update, broadcast };
+
+constexpr std::array<const char*, 7> kPhaseNames{"scatter", "forward", "loss",     "backward",
+                                                 "reduce",  "update",  "broadcast"};
+constexpr const char* to_string(Phase phase) { return kPhaseNames[static_cast<std::size_t>(phase)]; }
+
+// Progress of a replica's thread. The thread writes it without locks; the watchdog reads it at any time.
 class Progress {
  public:
   void enter(Phase phase) {

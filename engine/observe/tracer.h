@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "engine/base/phase.h"
+#include "engine/observe/progress.h"
 #include "kernels/device/trace_ring.h"
 
 namespace dp::engine {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "dp/parallel_options.h"
-#include "engine/optimizer/gradient_norm.h"
 #include "engine/optimizer/local_optimizer.h"
 #include "engine/replica/replica.h"
 #include "engine/replica/rounded_gradients.h"

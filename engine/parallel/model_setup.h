@@ -11,7 +11,7 @@
 #include "engine/layers/nodes.h"
 #include "engine/layers/parameters.h"
 #include "engine/observe/failpoint.h"
-#include "engine/optimizer/parameter_groups.h"
+#include "engine/optimizer/optimizer.h"
 #include "engine/parallel/pipeline/stage_split.h"
 #include "engine/parallel/resolved_options.h"
 #include "engine/plan/plan.h"

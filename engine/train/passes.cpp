@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <chrono>
 
-#include "engine/train/stop_request.h"
-
 namespace dp {
 
 void Meter::run() {

@@ -1,17 +1,62 @@
-// Checks the options of a run, chooses where images are stored, and sets the same initial state on every rank.
+// The start of a run: its options are checked, its weights come from a checkpoint or a file of weights, and every rank
+// gets the same initial state.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
-#include <optional>
 
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "dp/checkpoint.h"
 #include "dp/data_parallel.h"
+#include "dp/error.h"
 #include "dp/model.h"
 #include "dp/process_group.h"
 #include "dp/trainer.h"
-#include "engine/train/restore.h"
 
 namespace dp {
+
+using Notice = std::function<void(const std::string&)>;
+
+struct Resumed {
+  std::string folder;
+  Checkpoint checkpoint;
+};
+
+// Loads the checkpoint that options.resume names. Returns nothing if options.resume is empty, or if it is "auto" and
+// `output_dir` has no checkpoint yet. `locked`: the caller holds the lock of output_dir. Error(data) if the checkpoint
+// cannot be read; Error(usage) for "auto" without output_dir. In a run folder, a newer checkpoint that cannot be read
+// is skipped with a notice.
+std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, const Notice& notice);
+
+// The folder of that checkpoint, or empty.
+std::string find_resumed_folder(const TrainerOptions& options, bool locked, const Notice& notice);
+
+inline constexpr const char* kAnotherCheckpoint = "give another checkpoint with --resume";
+// To be called in a catch block: rethrows `error`. Appends "; <remedy>" to an Error(data).
+[[noreturn]] void rethrow_with_remedy(const Error& error, const std::string& remedy);
+
+// Error(usage) with both values if the checkpoint is of another model. Unless `weights_only`, also if it differs in
+// data set, seed, order of samples (shuffle, augment, drop-last), batch normalisation or logical shards.
+void require_same_run(const Resumed& resumed, const TrainState& wanted, bool weights_only);
+
+// The tensors of the file options.init for a model with the weights `own`. Error(data) unless all fit or, with
+// options.init_partial, if no weight of a layer fits.
+FittedWeights initial_weights(const NamedTensors& own, const TrainerOptions& options);
+
+// Compares the data set with that of the checkpoint: Error(data) for other class names, notices for other images.
+void require_same_data(const Resumed& resumed, const TrainerOptions& options, const DataIdentity& data,
+                       bool inside_epoch, const Notice& notice);
+// Loads initial_weights(), and reports in one notice what was stripped, converted or left out. Error(data) if the file
+// records other class names than `classes`; with init_partial the classifier is left out.
+void init_weights(DataParallel& net, const TrainerOptions& options, const std::vector<std::string>& classes,
+                  const Notice& notice);
+void restore(DataParallel& net, const Resumed& resumed);
+
+// Error(nonfinite) with the name of the first tensor that holds NaN or Inf.
+void require_finite(const NamedTensors& tensors);
 
 // Error(usage) for options that cannot work: a number out of range, or a model that does not fit the data.
 void check_options(const Model& model, const DatasetPair& data, const TrainerOptions& options);

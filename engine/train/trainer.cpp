@@ -7,13 +7,11 @@
 #include "dp/error.h"
 #include "dp/process_group.h"
 #include "engine/base/files.h"
-#include "engine/train/bad_images.h"
 #include "engine/train/data_identity.h"
 #include "engine/train/host_memory.h"
 #include "engine/train/passes.h"
 #include "engine/train/record/run_config.h"
 #include "engine/train/record/run_folder.h"
-#include "engine/train/restore.h"
 #include "engine/train/start.h"
 #include "engine/train/training_run.h"
 

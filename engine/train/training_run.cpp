@@ -14,7 +14,6 @@
 #include "engine/train/passes.h"
 #include "engine/train/record/records.h"
 #include "engine/train/record/run_config.h"
-#include "engine/train/stop_request.h"
 
 namespace dp {
 

@@ -16,9 +16,7 @@
 #include "engine/train/passes.h"
 #include "engine/train/record/records.h"
 #include "engine/train/record/run_config.h"
-#include "engine/train/restore.h"
 #include "engine/train/start.h"
-#include "engine/train/stop_request.h"
 #include "engine/train/training_run.h"
 
 namespace dp {

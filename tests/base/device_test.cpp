@@ -5,7 +5,7 @@
 
 #include "dp/default_devices.h"
 #include "dp/error.h"
-#include "engine/base/available_memory.h"
+#include "engine/base/machine.h"
 #include "kernels/device/plugin.h"
 #include "support/catch.h"
 #include "support/fake_system.h"

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "dp/error.h"
-#include "engine/optimizer/parameter_groups.h"
+#include "engine/optimizer/optimizer.h"
 #include "support/catch.h"
 
 namespace {

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "dp/checkpoint.h"
-#include "engine/train/restore.h"
+#include "engine/train/start.h"
 #include "support/catch.h"
 #include "train/expect_error.h"
 

@@ -2,7 +2,7 @@
 #include <filesystem>
 
 #include "engine/train/record/run_folder.h"
-#include "engine/train/restore.h"
+#include "engine/train/start.h"
 #include "support/catch.h"
 #include "train/expect_error.h"
 #include "train/tiny_run.h"

@@ -3,7 +3,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "engine/train/console/console_text.h"
+#include "engine/train/console.h"
 #include "support/catch.h"
 #include "support/failing.h"
 #include "train/expect_error.h"

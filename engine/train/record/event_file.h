@@ -1,16 +1,37 @@
-// An event file for TensorBoard (TFRecord frames around tensorflow.Event messages; docs/reference/formats.md).
+// Files of a run that only grow: text files, and the event file of TensorBoard.
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
+
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "engine/train/record/append_file.h"
-
 namespace dp {
+
+// A file to which whole records are appended.
+class AppendFile {
+ public:
+  enum class Open { existing_or_new, new_only };
+
+  AppendFile() = default;  // append() does nothing
+  // Does not follow a symbolic link. Error(io).
+  AppendFile(const std::string& path, Open how);
+  ~AppendFile();
+  AppendFile(AppendFile&& other) noexcept { *this = std::move(other); }
+  AppendFile& operator=(AppendFile&& other) noexcept;
+
+  void keep(std::size_t bytes);          // truncates; the next record follows. Error(io)
+  void append(const std::string& text);  // all of it or nothing, without a sync. Error(io)
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+// An event file for TensorBoard (TFRecord frames around tensorflow.Event messages; docs/reference/formats.md).
 
 using Scalars = std::vector<std::pair<std::string, double>>;  // tags and values
 

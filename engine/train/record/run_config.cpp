@@ -22,7 +22,7 @@
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/safetensors.h"
 #include "engine/parallel/parallel_option_table.h"
-#include "engine/train/restore.h"
+#include "engine/train/start.h"
 
 namespace dp {
 namespace {

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "engine/base/files.h"
-#include "engine/train/record/append_file.h"
 #include "engine/train/record/event_file.h"
 
 namespace dp {

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "engine/base/text.h"
-#include "engine/train/console/console_text.h"
+#include "engine/train/console.h"
 #include "support/catch.h"
 #include "support/emulated_bfloat16.h"
 #include "train/tiny_run.h"

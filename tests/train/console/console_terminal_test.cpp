@@ -12,7 +12,7 @@
 #include <optional>
 #include <thread>
 
-#include "engine/train/console/console_text.h"
+#include "engine/train/console.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
 

@@ -1,5 +1,5 @@
 // The exact console lines and summary keys.
-#include "engine/train/console/console_text.h"
+#include "engine/train/console.h"
 
 #include <cmath>
 #include <nlohmann/json.hpp>

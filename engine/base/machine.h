@@ -1,3 +1,4 @@
+// What this process may use of the machine.
 #pragma once
 
 #include <cstdint>

@@ -1,12 +1,22 @@
+// What this process may use of the machine: cores, memory and devices.
+#include "engine/base/machine.h"
+
+#include <malloc.h>
 #include <omp.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <vector>
 
+#include "dp/default_devices.h"
 #include "dp/device.h"
+#include "dp/error.h"
+#include "dp/memory.h"
+#include "kernels/device/host/memory.h"
+#include "kernels/device/plugin.h"
 
 namespace dp {
 namespace {
@@ -74,5 +84,22 @@ const std::vector<int> found = find_cores();
 }  // namespace
 
 const std::vector<int>& process_cores() { return found; }
+
+std::uint64_t available_memory() {
+  if (const auto room = kernels::host_room()) return room->bytes;
+  return static_cast<std::uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+}
+
+void return_freed_memory() {
+  ::mallopt(M_MMAP_THRESHOLD, 1 << 20);
+  ::mallopt(M_TRIM_THRESHOLD, 1 << 20);
+}
+
+std::vector<Device> default_devices() {
+  const DeviceProbe probe = probe_devices(DeviceKind::cuda);
+  if (probe.count > 0) return gpus(parse_gpu_list("all", probe.count));
+  if (kernels::devices_seen_by_driver() == 0) return cpus(2);
+  throw Error(ErrorCode::device, "no usable GPU: " + probe.reason + "; to train on the CPU, pass cpus(N) as devices");
+}
 
 }  // namespace dp
