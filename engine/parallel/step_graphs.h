@@ -19,7 +19,7 @@
 #include "engine/parallel/barrier.h"
 #include "engine/parallel/gradient_sync.h"
 #include "engine/replica/replica.h"
-#include "kernels/comm/link.h"
+#include "kernels/comm/communicator.h"
 #include "kernels/device/backend.h"
 
 namespace dp::engine {

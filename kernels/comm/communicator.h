@@ -1,5 +1,4 @@
-// Collectives between replicas. All ranks make the same calls with the same sizes in the same order. Each call enqueues
-// work on a stream of the caller's context and does not wait for that work.
+// Collectives between replicas, and links between the stages of a pipeline.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +12,40 @@
 
 namespace dp::kernels {
 
+// The description of a collective call. Ranks compare it to detect mismatched calls.
+enum class Collective : std::uint8_t {
+  broadcast,
+  reduce,
+  all_reduce,
+  reduce_scatter,
+  all_gather,
+  all_gather_parts,
+  gather,
+  scatter
+};
+
+// All members must be equal on all ranks.
+struct CollectiveCall {
+  Collective kind = Collective::broadcast;
+  DType type = DType::u8;
+  int root = 0;
+  std::int64_t count = 0;        // elements; for calls in parts: bytes of all ranks together
+  std::uint64_t parts_hash = 0;  // of the part sizes of gather and scatter
+  int summands = 1;              // per rank, in reductions
+  friend bool operator==(const CollectiveCall&, const CollectiveCall&) = default;
+};
+std::string to_string(const CollectiveCall& call);  // "reduce of 10 float32 elements to root 0"
+
+// For parts_hash: FNV-1a, one step per size.
+inline constexpr std::uint64_t kEmptyPartsHash = 0xcbf29ce484222325u;
+constexpr std::uint64_t hash_part(std::uint64_t hash, std::size_t bytes) { return (hash ^ bytes) * 0x100000001b3u; }
+
+// Error(usage) with both calls unless `mine` equals `theirs`. `name` is the communicator, `number` the call number.
+void require_same_call(const std::string& name, std::uint64_t number, int rank, const CollectiveCall& mine, int other,
+                       const CollectiveCall& theirs);
+
+// Collectives between replicas. All ranks make the same calls with the same sizes in the same order. Each call enqueues
+// work on a stream of the caller's context and does not wait for that work.
 class CaptureTurn;
 class Stream;
 class TraceRing;
@@ -109,6 +142,42 @@ class Rendezvous {
   // the same number of times in the same order. Throws the error that ended the process group, or Error(timeout) with
   // the missing ranks.
   virtual std::vector<std::string> exchange(std::string_view mine) = 0;
+};
+
+// A queue that passes tensors from one stage of a pipeline to a neighbouring stage. The sender waits for the receiver
+// only if the queue is full.
+class CaptureTurn;
+class Stream;
+
+class Link {
+ public:
+  static constexpr std::size_t kSlots = 2;  // tensors that can be sent but not yet received
+
+  enum class End { sender, receiver };
+
+  virtual ~Link() = default;
+  // Allocates memory for tensors of up to `bytes` bytes. Called by the sender's thread, while no transfer is in
+  // progress.
+  virtual void reserve(std::size_t bytes) = 0;
+  virtual std::size_t held(End end) const = 0;  // bytes of that memory on the device of one end
+  // Enqueues a copy of `data` into the queue, after the earlier work of `stream`. When the stream has passed it, the
+  // caller may overwrite `data`. The copy waits while the queue is full. Called by the sender's thread.
+  virtual void send(const void* data, std::size_t bytes, Stream& stream) = 0;
+  // Enqueues a copy of the next tensor to `data`. Later work of `stream` waits until it has been sent. Error(device) if
+  // the tensor has another size. Called by the receiver's thread.
+  virtual void receive(void* data, std::size_t bytes, Stream& stream) = 0;
+
+  // The next three have the same meaning as in Communicator. Each end's thread sets its own lock.
+  virtual bool joins_graphs() const { return false; }
+  virtual void take_turns(End, CaptureTurn*) {}
+  // Discards the record of earlier transfers, so later ones do not wait for them. Call it while neither end is in a
+  // call.
+  virtual void reset() {}
+};
+
+struct LinkEnd {
+  Link* link = nullptr;
+  Link::End end = {};
 };
 
 }  // namespace dp::kernels

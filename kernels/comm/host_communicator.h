@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "kernels/comm/collective_call.h"
 #include "kernels/comm/communicator.h"
 #include "kernels/device/backend.h"
 #include "kernels/device/host/host_context.h"
@@ -145,7 +144,8 @@ class CallBoard {
   std::span<Line> ranks_;
 };
 
-// The communicator "host". Its ranks are threads of one process, or processes of one host that share memory (join.h).
+// The communicator "host". Its ranks are threads of one process, or processes of one host that share memory
+// (wire_communicator.h).
 //
 // All collectives of one handle use one stream, in the same order on all ranks. To overlap calls on several streams,
 // make one set of handles per stream; sets are independent. A handle must outlive the work enqueued with it. Ranks

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "kernels/comm/collective_call.h"
+#include "kernels/comm/communicator.h"
 #include "kernels/device/backend.h"
 
 namespace dp::kernels {
@@ -41,7 +41,7 @@ class Wire {
   virtual std::string name() const = 0;
   // Called by one thread at a time. Returns when this rank's memory holds the result and the call no longer needs it.
   // Throws Error, or Aborted soon after `halt` is asked, which it polls. Does not access the job's memory after it
-  // returns or throws (exception: mpi/mpi_wire.h). Must not be called again after it has thrown.
+  // returns or throws (exception: mpi/mpi_wire.cpp). Must not be called again after it has thrown.
   virtual void run(const WireJob& job, const Halt& halt) = 0;
 };
 

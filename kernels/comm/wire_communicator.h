@@ -7,11 +7,13 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "kernels/comm/host_communicator.h"
 #include "kernels/comm/wire.h"
+#include "kernels/device/backend.h"
 #include "kernels/device/host/host_context.h"
 #include "kernels/device/host/host_stream.h"
 
@@ -74,5 +76,11 @@ class WireCommunicator final : public HostCollectives {
   const std::string name_;
   CommunicationThread thread_;
 };
+
+// Communicators between processes, for replicas on the host.
+
+// Backend::default_communicator and Backend::join, for contexts of host backends.
+CommunicatorChoice default_for(const Rendezvous& rendezvous);
+std::unique_ptr<Communicator> join_from_host(std::string_view name, Context& context, Rendezvous& rendezvous);
 
 }  // namespace dp::kernels

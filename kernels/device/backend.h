@@ -21,7 +21,6 @@
 #include "dp/device.h"
 #include "dp/error.h"
 #include "kernels/comm/communicator.h"
-#include "kernels/comm/link.h"
 #include "kernels/device/trace_ring.h"
 #include "kernels/ops.h"
 

@@ -7,7 +7,6 @@
 
 #include "comm/conformance.h"
 #include "host/rank_group.h"
-#include "kernels/comm/join.h"
 #include "kernels/comm/mpi/mpi_plugin.h"
 #include "kernels/comm/wire_communicator.h"
 

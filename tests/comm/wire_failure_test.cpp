@@ -1,7 +1,7 @@
 #include <filesystem>
 
 #include "comm/wired_ranks.h"
-#include "kernels/comm/join.h"
+#include "kernels/comm/wire_communicator.h"
 #include "support/catch.h"
 #include "support/patience.h"
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "engine/plan/plan.h"
-#include "kernels/comm/link.h"
+#include "kernels/comm/communicator.h"
 
 namespace dp::engine {
 

@@ -1,4 +1,4 @@
-// Collectives between the GPUs of one process. Kernels read the memory of peers and add in a fixed order.
+// Collectives and links between the GPUs of one process.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,13 +9,15 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/comm/collective_call.h"
+#include "kernels/comm/communicator.h"
 #include "kernels/comm/p2p/peers.h"
 #include "kernels/device/backend.h"
 #include "kernels/device/cuda/context.h"
 #include "kernels/device/host/spin.h"
 
 namespace dp::kernels::cuda {
+
+// Collectives between the GPUs of one process. Kernels read the memory of peers and add in a fixed order.
 
 // Synchronises the ranks' threads while they enqueue a collective: each rank posts the data that the other ranks need.
 // Lock-free; a rank writes only its own line.
@@ -147,5 +149,46 @@ class P2pCommunicator final : public Communicator {
 
 // One communicator per context, in rank order. All contexts must be CudaContexts.
 std::vector<std::unique_ptr<Communicator>> make_p2p_communicators(std::span<Context* const> contexts);
+
+// A link between two GPUs of one process. The sender copies each tensor to a queue on its own device, or in host memory
+// if the receiver's device cannot read that. A stream of the link copies it to a second queue on the receiver's device
+// while the receiver computes.
+//
+// A stream can only wait for events that were recorded before. So each end's thread waits, while it enqueues, until the
+// other end has enqueued what it depends on. No thread waits for a device.
+class CudaLink final : public Link {
+ public:
+  CudaLink(CudaContext& sender, CudaContext& receiver);
+
+  void reserve(std::size_t bytes) override;
+  std::size_t held(End end) const override {
+    return direct_ || end == End::receiver ? kSlots * slots_.front().bytes : 0;
+  }
+  void send(const void* data, std::size_t bytes, Stream& stream) override;
+  void receive(void* data, std::size_t bytes, Stream& stream) override;
+  bool joins_graphs() const override { return true; }
+  void take_turns(End end, CaptureTurn* turn) override { turns_[static_cast<std::size_t>(end)] = turn; }
+  void reset() override;
+
+ private:
+  struct Slot {
+    DeviceMemory memory, arrived;  // of the sender's and of the receiver's device
+    PinnedMemory pinned;
+    std::size_t bytes = 0, used = 0;   // used: of the tensor in it
+    EventHandle sent, taken, emptied;  // taken: `memory` has been read; emptied: `arrived` has been read
+  };
+  Slot& slot(std::uint64_t number) { return slots_[number % kSlots]; }
+  void* place(const Slot& slot) const { return direct_ ? slot.memory.get() : slot.pinned.get(); }
+  // Waits until `count` exceeds `number`. Throws Aborted if the abort flag of the end's context is set, GivenUp if the
+  // capture is given up.
+  void await(const std::atomic<std::uint64_t>& count, std::uint64_t number, End end);
+
+  CudaContext &sender_, &receiver_;
+  bool direct_ = false;  // the receiver's device can read the sender's memory
+  std::unique_ptr<Stream> fetch_;
+  std::array<Slot, kSlots> slots_;
+  std::atomic<std::uint64_t> sent_{0}, received_{0};  // enqueued since reset(); each is written by its own end
+  std::array<CaptureTurn*, 2> turns_{};               // by end: set while a graph is recorded
+};
 
 }  // namespace dp::kernels::cuda

@@ -6,7 +6,6 @@
 
 #include "dp/error.h"
 #include "kernels/comm/nccl/nccl_communicator.h"
-#include "kernels/comm/p2p/cuda_link.h"
 #include "kernels/comm/p2p/p2p_communicator.h"
 #include "kernels/comm/p2p/peers.h"
 #include "kernels/device/cuda/check.h"

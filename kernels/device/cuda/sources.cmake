@@ -35,10 +35,7 @@ set(dp_cuda_runtime)
 foreach(name
     comm/nccl/nccl_api
     comm/nccl/nccl_communicator
-    comm/nccl/nccl_ranks
-    comm/p2p/cuda_link
     comm/p2p/p2p_communicator
-    comm/p2p/peer_probe
     comm/p2p/peers
     conv/cuda_cudnn
     conv/cuda_cudnn_norm
@@ -73,8 +70,7 @@ set(dp_cuda_shared
   ${PROJECT_SOURCE_DIR}/engine/base/device.cpp
   ${PROJECT_SOURCE_DIR}/engine/base/shape.cpp
   ${PROJECT_SOURCE_DIR}/engine/base/standard_descriptors.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/comm/collective_call.cpp
+  ${PROJECT_SOURCE_DIR}/kernels/comm/communicator.cpp
   ${PROJECT_SOURCE_DIR}/kernels/op.cpp
   ${PROJECT_SOURCE_DIR}/kernels/ops.cpp
-  ${PROJECT_SOURCE_DIR}/kernels/comm/communicator.cpp
 )

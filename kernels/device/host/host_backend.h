@@ -2,7 +2,7 @@
 #pragma once
 
 #include "kernels/comm/host_communicator.h"
-#include "kernels/comm/join.h"
+#include "kernels/comm/wire_communicator.h"
 #include "kernels/device/backend.h"
 
 namespace dp::kernels {
