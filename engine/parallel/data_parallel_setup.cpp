@@ -11,7 +11,7 @@
 #include "engine/parallel/data_parallel_state.h"
 #include "engine/parallel/state/loss_scale.h"
 #include "engine/parallel/tuning/bucket_tuning.h"
-#include "kernels/device/host/topology.h"
+#include "kernels/device/host/cores.h"
 
 namespace dp {
 namespace {

@@ -8,7 +8,7 @@
 #include "dp/error.h"
 #include "kernels/comm/wire.h"
 #include "kernels/device/backend.h"
-#include "kernels/device/host/host_stream.h"
+#include "kernels/device/host/host_context.h"
 
 namespace dp::kernels {
 

@@ -13,7 +13,7 @@
 #include "kernels/comm/communicator.h"
 #include "kernels/device/backend.h"
 #include "kernels/device/host/host_context.h"
-#include "kernels/device/host/shared_memory.h"
+#include "kernels/device/host/memory.h"
 #include "kernels/low_float.h"
 
 namespace dp::kernels {

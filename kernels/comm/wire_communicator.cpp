@@ -10,7 +10,7 @@
 #include "kernels/comm/host_communicator.h"
 #include "kernels/comm/mpi/mpi_plugin.h"
 #include "kernels/device/host/cores.h"
-#include "kernels/device/host/shared_memory.h"
+#include "kernels/device/host/memory.h"
 
 namespace dp::kernels {
 

@@ -15,7 +15,6 @@
 #include "kernels/comm/wire.h"
 #include "kernels/device/backend.h"
 #include "kernels/device/host/host_context.h"
-#include "kernels/device/host/host_stream.h"
 
 namespace dp::kernels {
 

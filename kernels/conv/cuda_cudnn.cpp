@@ -4,8 +4,8 @@
 #include <iterator>
 
 #include "kernels/conv/cuda_cudnn_norm.h"
+#include "kernels/device/cuda/cuda_op.h"
 #include "kernels/device/cuda/libraries/library_kernels.h"
-#include "kernels/device/cuda/tensor_layout.h"
 #include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {

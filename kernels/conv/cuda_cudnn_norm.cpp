@@ -1,7 +1,7 @@
 #include "kernels/conv/cuda_cudnn_norm.h"
 
+#include "kernels/device/cuda/cuda_op.h"
 #include "kernels/device/cuda/libraries/library_kernels.h"
-#include "kernels/device/cuda/tensor_layout.h"
 #include "kernels/norm/cuda_library.h"
 #include "kernels/op_args.h"
 

@@ -8,7 +8,6 @@
 #include "kernels/conv/cuda_thin.h"
 #include "kernels/device/cuda/cuda_op.h"
 #include "kernels/device/cuda/pack.h"
-#include "kernels/device/cuda/tensor_layout.h"
 #include "kernels/linear/cuda_gemm_tile.h"
 #include "kernels/op_args.h"
 

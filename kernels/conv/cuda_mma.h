@@ -10,7 +10,7 @@
 #include "dp/error.h"
 #include "kernels/conv/cuda_mma_choice.h"
 #include "kernels/device/cuda/cuda_op.h"
-#include "kernels/device/cuda/launch.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/tuning/candidates.h"
 
 namespace dp::kernels::cuda {

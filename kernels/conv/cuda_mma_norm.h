@@ -7,7 +7,7 @@
 #include "kernels/conv/cuda_mma_enqueue.h"
 #include "kernels/conv/cuda_mma_tile.h"
 #include "kernels/device/cuda/block.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/norm/cuda_reduce.h"
 #include "kernels/ops.h"
 

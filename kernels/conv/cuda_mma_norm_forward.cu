@@ -6,7 +6,7 @@
 #include "kernels/conv/cuda_mma.h"
 #include "kernels/conv/cuda_mma_enqueue.h"
 #include "kernels/conv/cuda_mma_norm.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {

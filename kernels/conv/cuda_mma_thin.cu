@@ -11,7 +11,7 @@
 #include "kernels/conv/cuda_mma_norm.h"
 #include "kernels/conv/cuda_mma_windows.h"
 #include "kernels/conv/cuda_thin.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/linear/cuda_gemm.h"
 #include "kernels/op_args.h"
 

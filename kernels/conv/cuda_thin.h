@@ -2,7 +2,7 @@
 // are too small for matrix tiles, so each thread reads the image directly.
 #pragma once
 
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/linear/cuda_gemm.h"
 #include "kernels/ops.h"
 

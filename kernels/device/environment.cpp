@@ -7,7 +7,7 @@
 #include "dp/device.h"
 #include "kernels/comm/mpi/mpi_plugin.h"
 #include "kernels/device/backend.h"
-#include "kernels/device/host/topology.h"
+#include "kernels/device/host/cores.h"
 #include "kernels/device/plugin.h"
 
 namespace dp {

@@ -37,7 +37,7 @@ DeviceProbe ask_driver(const char* driver_library) {
   const auto device_count = find<CountFunction>(library, "cuDeviceGetCount");
   if (init == nullptr || device_count == nullptr) return {0, name + " is not an NVIDIA driver (it lacks cuInit)"};
   // Eager loading would load all of NCCL, cuDNN and cuBLASLt: seconds, and hundreds of MB on each device. The kernels
-  // of a step are loaded before the step (kernels/device/cuda/launch.h).
+  // of a step are loaded before the step (kernels/device/cuda/runtime.h).
   ::setenv("CUDA_MODULE_LOADING", "LAZY", 0);
   int error = init(0);
   if (error != 0) return {0, "the NVIDIA driver cannot be initialised: cuInit returned " + describe(library, error)};

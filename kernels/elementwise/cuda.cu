@@ -1,10 +1,10 @@
 // ReLU, addition, filling, dropout and changes of layout on GPUs.
 #include "kernels/elementwise/cuda.h"
 
-#include "kernels/device/cuda/check.h"
 #include "kernels/device/cuda/cuda_op.h"
 #include "kernels/device/cuda/pack.h"
 #include "kernels/device/cuda/philox.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/op_args.h"
 
 namespace dp::kernels::cuda {

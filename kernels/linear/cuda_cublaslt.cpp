@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "dp/error.h"
-#include "kernels/device/cuda/check.h"
 #include "kernels/device/cuda/libraries/libraries.h"
 #include "kernels/device/cuda/libraries/library_kernels.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/linear/cuda_linear.h"
 #include "kernels/op_args.h"
 

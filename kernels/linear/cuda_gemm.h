@@ -11,7 +11,7 @@
 
 #include "device_code.h"
 #include "dp/shape.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/linear/cuda_gemm_choice.h"
 
 namespace dp::kernels::cuda {

@@ -3,7 +3,7 @@
 // batch. Compiled without contraction of a*b+c, like update/cuda.cu.
 #include "kernels/device/cuda/block.h"
 #include "kernels/device/cuda/cuda_op.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/linear/cuda_linear.h"
 #include "kernels/op_args.h"
 #include "kernels/step_state.h"

@@ -5,8 +5,8 @@
 
 #include "kernels/device/cuda/block.h"
 #include "kernels/device/cuda/cuda_op.h"
-#include "kernels/device/cuda/owner.h"
 #include "kernels/device/cuda/pack.h"
+#include "kernels/device/cuda/runtime.h"
 
 namespace dp::kernels::cuda {
 

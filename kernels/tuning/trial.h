@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "dp/shape.h"
+#include "kernels/device/backend.h"
 #include "kernels/device/cuda/cuda_op.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 
 namespace dp::kernels::cuda {
 
@@ -106,5 +107,17 @@ std::vector<TrialResult> try_ops(const std::vector<TrialArgument>& arguments, st
 // Runs the op once on temporary memory, so that libraries load their kernels. Does nothing if memory is short; the
 // libraries then load them later.
 void run_once(const std::vector<TrialArgument>& arguments, CudaOp& op);
+
+// Random data for trials.
+
+// Writes `count` random numbers in [middle - 1, middle + 1] of type f32, f64, bf16 or f16. Equal seeds give equal
+// numbers.
+void enqueue_random(cudaStream_t stream, void* to, DType type, std::size_t count, float middle, unsigned seed);
+
+// The rates that a GPU reaches: a large copy and a large matrix product.
+
+// Measured once per process, device and type, in about a second, on the calling thread's current device. What cannot be
+// measured, for lack of memory or of cuBLASLt, is calculated from the clocks; `source` says so.
+Rates measured_rates(int device, DType type, const CudaOpOptions& options);
 
 }  // namespace dp::kernels::cuda

@@ -1,4 +1,4 @@
-#include "kernels/tuning/trial_kernels.h"
+#include "kernels/tuning/trial.h"
 
 #include <algorithm>
 #include <type_traits>

@@ -9,8 +9,8 @@
 #include <map>
 
 #include "dp/error.h"
-#include "kernels/device/cuda/check.h"
 #include "kernels/device/cuda/libraries/libraries.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/tuning/tuning_cache.h"
 
 namespace dp::kernels::cuda {

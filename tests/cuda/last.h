@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/device/cuda/tensor_layout.h"
+#include "kernels/device/cuda/cuda_op.h"
 
 namespace dp::test {
 

@@ -6,7 +6,7 @@
 #include "kernels/comm/p2p/peers.h"
 #include "kernels/device/cuda/cuda_backend.h"
 #include "kernels/device/cuda/libraries/libraries.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/device/plugin.h"
 #include "support/catch.h"
 #include "support/tested_kinds.h"

@@ -14,7 +14,6 @@
 
 #include "dp/error.h"
 #include "host/rank_group.h"
-#include "kernels/device/host/shared_memory.h"
 #include "support/catch.h"
 #include "support/fake_system.h"
 

@@ -1,5 +1,5 @@
 // Memory that other processes can map, and how an address in it is found.
-#include "kernels/device/host/shared_memory.h"
+#include "kernels/device/host/memory.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

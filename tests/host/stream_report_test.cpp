@@ -1,6 +1,6 @@
 // What a context reports of its streams: times by label, progress, and the errors of invalid calls.
 #include "host/rank_group.h"
-#include "kernels/device/host/shared_memory.h"
+#include "kernels/device/host/memory.h"
 #include "kernels/op_args.h"
 #include "support/catch.h"
 #include "support/patience.h"

@@ -1,4 +1,4 @@
-#include "kernels/device/host/host_stream.h"
+#include "kernels/device/host/host_context.h"
 
 #include <cstring>
 #include <numeric>

@@ -1,5 +1,5 @@
 // Tests the order of cores and their assignment to replicas. Files describe the machines, as in /sys/devices/system.
-#include "kernels/device/host/topology.h"
+#include "kernels/device/host/cores.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "cuda/simulated_gpus.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "simulated_cuda/nccl/nccl_recorder.h"
 #include "support/catch.h"
 

@@ -7,8 +7,7 @@
 #include <vector>
 
 #include "dp/error.h"
-#include "kernels/device/cuda/check.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "simulated_cuda/simulation.h"
 
 namespace dp::simt::test {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "kernels/device/cuda/check.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/low_float.h"
 
 namespace dp::kernels::cuda {

@@ -3,7 +3,7 @@
 #include <optional>
 #include <utility>
 
-#include "kernels/device/cuda/libraries/library_file.h"
+#include "kernels/device/cuda/libraries/libraries.h"
 
 namespace dp::kernels::cuda {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "dp/error.h"
 #include "kernels/comm/p2p/tree_sum.h"
-#include "kernels/device/cuda/check.h"
+#include "kernels/device/cuda/runtime.h"
 
 namespace dp::kernels::cuda {
 namespace {

@@ -11,9 +11,9 @@
 
 #include "kernels/comm/nccl/nccl_api.h"
 #include "kernels/device/backend.h"
-#include "kernels/device/cuda/check.h"
 #include "kernels/device/cuda/context.h"
 #include "kernels/device/cuda/graph.h"
+#include "kernels/device/cuda/runtime.h"
 
 namespace dp::kernels::cuda {
 

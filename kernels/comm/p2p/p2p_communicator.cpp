@@ -8,7 +8,7 @@
 #include "kernels/comm/p2p/peers.h"
 #include "kernels/comm/p2p/tree_sum.h"
 #include "kernels/device/backend.h"
-#include "kernels/device/cuda/check.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/device/host/spin.h"
 
 namespace dp::kernels::cuda {

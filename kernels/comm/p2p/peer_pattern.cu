@@ -4,8 +4,7 @@
 
 #include "device_code.h"
 #include "kernels/comm/p2p/peers.h"
-#include "kernels/device/cuda/check.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/device/cuda/stream.h"
 
 namespace dp::kernels::cuda {

@@ -10,7 +10,7 @@
 
 #include "dp/standard_descriptors.h"
 #include "kernels/comm/p2p/peers.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/device/cuda/stream.h"
 
 using namespace dp::kernels::cuda;

@@ -24,7 +24,7 @@
 #include <sstream>
 #include <thread>
 
-#include "kernels/device/cuda/check.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/device/cuda/stream.h"
 #include "kernels/tuning/tuning_cache.h"
 

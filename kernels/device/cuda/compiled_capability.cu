@@ -3,7 +3,7 @@
 #include <cstdlib>
 
 #include "device_code.h"
-#include "kernels/device/cuda/check.h"
+#include "kernels/device/cuda/runtime.h"
 #include "ptx.h"
 
 namespace dp::kernels::cuda {

@@ -3,13 +3,11 @@
 #include <algorithm>
 
 #include "dp/error.h"
-#include "kernels/device/cuda/check.h"
 #include "kernels/device/cuda/cuda_backend.h"
 #include "kernels/device/cuda/graph.h"
-#include "kernels/device/cuda/launch.h"
 #include "kernels/device/cuda/libraries/libraries.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/fused/cuda_unfused.h"
-#include "kernels/tuning/measured_rates.h"
 #include "kernels/tuning/trial.h"
 
 namespace dp::kernels::cuda {

@@ -8,9 +8,9 @@
 #include "kernels/comm/nccl/nccl_communicator.h"
 #include "kernels/comm/p2p/p2p_communicator.h"
 #include "kernels/comm/p2p/peers.h"
-#include "kernels/device/cuda/check.h"
 #include "kernels/device/cuda/context.h"
 #include "kernels/device/cuda/libraries/libraries.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/tuning/tuner.h"
 
 namespace dp::kernels::cuda {

@@ -1,6 +1,6 @@
 #include "kernels/device/cuda/graph.h"
 
-#include "kernels/device/cuda/check.h"
+#include "kernels/device/cuda/runtime.h"
 
 namespace dp::kernels::cuda {
 

@@ -8,7 +8,7 @@
 #include "device_code.h"
 #include "dp/error.h"
 #include "dp/shape.h"
-#include "kernels/device/cuda/tensor_layout.h"
+#include "kernels/device/cuda/cuda_op.h"
 #include "kernels/low_float.h"
 
 namespace dp::kernels::cuda {

@@ -40,25 +40,18 @@ foreach(name
     conv/cuda_cudnn
     conv/cuda_cudnn_norm
     conv/cuda_mma_choice
-    device/cuda/check
     device/cuda/context
     device/cuda/cuda_backend
+    device/cuda/cuda_op
     device/cuda/graph
-    device/cuda/libraries/cublaslt
-    device/cuda/libraries/cudnn_api
     device/cuda/libraries/cudnn_graph
     device/cuda/libraries/libraries
-    device/cuda/libraries/library_file
-    device/cuda/native/allow_shared
-    device/cuda/owner
+    device/cuda/runtime
     device/cuda/stream
-    device/cuda/tensor_layout
-    device/cuda/work_timer
     fused/cuda_unfused
     linear/cuda_cublaslt
     linear/cuda_gemm_choice
     tuning/candidates
-    tuning/measured_rates
     tuning/trial
     tuning/tuner
     tuning/tuning_cache

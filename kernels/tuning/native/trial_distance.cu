@@ -13,8 +13,7 @@
 #include <functional>
 
 #include "dp/error.h"
-#include "kernels/device/cuda/check.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/low_float.h"
 
 namespace dp::kernels::cuda {

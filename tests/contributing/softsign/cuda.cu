@@ -1,4 +1,4 @@
-#include "kernels/device/cuda/check.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/device/cuda/cuda_op.h"
 #include "kernels/elementwise/cuda.h"
 #include "kernels/op_args.h"

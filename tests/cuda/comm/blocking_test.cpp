@@ -6,7 +6,7 @@
 
 #include "cuda/comm/blocking_cases.h"
 #include "cuda/engine/narrow_nets.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/device/cuda/stream.h"
 #include "kernels/device/plugin.h"
 #include "simulated_cuda/calls.h"

@@ -5,7 +5,7 @@
 #include "cuda/libraries/library_rig.h"
 #include "cuda/simulated_gpus.h"
 #include "dp/error.h"
-#include "kernels/device/cuda/owner.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/layer_calls.h"
 #include "simulated_cuda/cudnn/simulated_cudnn.h"
 #include "simulated_cuda/runtime/devices.h"

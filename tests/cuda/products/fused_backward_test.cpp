@@ -8,7 +8,7 @@
 
 #include "cuda/last.h"
 #include "kernels/conv/cuda_mma.h"
-#include "kernels/device/cuda/tensor_layout.h"
+#include "kernels/device/cuda/cuda_op.h"
 #include "kernels/low_float.h"
 #include "simulated_cuda/rig.h"
 #include "support/catch.h"

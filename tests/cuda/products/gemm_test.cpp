@@ -5,7 +5,7 @@
 #include <random>
 
 #include "kernels/conv/cuda_gemm_conv.h"
-#include "kernels/device/cuda/tensor_layout.h"
+#include "kernels/device/cuda/cuda_op.h"
 #include "kernels/linear/cuda_gemm.h"
 #include "simulated_cuda/rig.h"
 #include "support/catch.h"

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <random>
 
-#include "kernels/device/cuda/tensor_layout.h"
+#include "kernels/device/cuda/cuda_op.h"
 #include "kernels/low_float.h"
 #include "simulated_cuda/rig.h"
 #include "support/catch.h"

@@ -9,7 +9,7 @@
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
 #include "kernels/device/cuda/context.h"
-#include "kernels/tuning/measured_rates.h"
+#include "kernels/tuning/trial.h"
 #include "observe/timeline.h"
 #include "simulated_cuda/sleep.h"
 #include "support/temporary_folder.h"

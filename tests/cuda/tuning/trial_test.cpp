@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "cuda/simulated_gpus.h"
-#include "kernels/device/cuda/check.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/device/cuda/stream.h"
 #include "simulated_cuda/calls.h"
 #include "simulated_cuda/sleep.h"

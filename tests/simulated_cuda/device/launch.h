@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <utility>
 
-#include "kernels/device/cuda/launch.h"
+#include "kernels/device/cuda/runtime.h"
 #include "simulated_cuda/api/kernel_call.h"
 
 namespace dp::simt {

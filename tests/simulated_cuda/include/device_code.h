@@ -6,7 +6,7 @@
 #include <cuda_runtime_api.h>
 #include <vector_functions.h>
 
-#include "kernels/device/cuda/launch.h"
+#include "kernels/device/cuda/runtime.h"
 #include "simulated_cuda/device/atomics.h"
 #include "simulated_cuda/device/launch.h"
 #include "simulated_cuda/device/math.h"

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "dp/error.h"
-#include "kernels/device/cuda/check.h"
-#include "kernels/device/cuda/tensor_layout.h"
+#include "kernels/device/cuda/cuda_op.h"
+#include "kernels/device/cuda/runtime.h"
 
 namespace dp::kernels::cuda {
 

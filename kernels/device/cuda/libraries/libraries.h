@@ -1,8 +1,9 @@
-// Handles to NVIDIA's libraries for one context. The libraries are loaded at run time. Our own kernels replace a
-// missing one.
+// NVIDIA's libraries, loaded at run time: their files, and handles to them for one context. Our own kernels replace a
+// missing library.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 
 #include "kernels/device/cuda/libraries/cublaslt.h"
@@ -10,6 +11,31 @@
 #include "kernels/layout.h"
 
 namespace dp::kernels::cuda {
+
+// Shared libraries loaded at run time.
+class LibraryFile {
+ public:
+  // Loads the library named by the environment variable (kernels/device/plugin.h) if it is set, otherwise the first of
+  // `names` that loads. It is never unloaded.
+  LibraryFile(const char* variable, std::initializer_list<const char*> names);
+
+  bool found() const { return library_ != nullptr; }
+  const std::string& reason() const { return reason_; }  // why it is not found
+  const std::string& file() const { return file_; }      // the loaded file
+  const char* missing() const { return missing_; }       // the first missing function; null: none
+
+  template <typename Function>
+  void find(const char* name, Function& function) {
+    function = reinterpret_cast<Function>(address_of(name));
+  }
+
+ private:
+  void* address_of(const char* name);
+
+  void* library_ = nullptr;
+  std::string file_, reason_;
+  const char* missing_ = nullptr;
+};
 
 // Belongs to one device. The device must be current when a handle is requested. Not thread-safe: cuDNN handles are for
 // one thread at a time. Shared with the ops that use the libraries.

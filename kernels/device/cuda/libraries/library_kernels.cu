@@ -4,7 +4,7 @@
 
 #include "dp/error.h"
 #include "kernels/conv/cuda_gemm_conv.h"
-#include "kernels/device/cuda/tensor_layout.h"
+#include "kernels/device/cuda/cuda_op.h"
 #include "kernels/low_float.h"
 
 namespace dp::kernels::cuda {

@@ -9,7 +9,7 @@
 #include <tuple>
 #include <type_traits>
 
-#include "kernels/device/cuda/launch.h"
+#include "kernels/device/cuda/runtime.h"
 
 // DP_SHARED(float, tile, [16][68]); declares a shared array.
 #define DP_SHARED(T, name, dims) __shared__ __align__(16) T name dims

@@ -1,4 +1,4 @@
-#include "kernels/device/cuda/tensor_layout.h"
+#include "kernels/device/cuda/cuda_op.h"
 
 #include <utility>
 
