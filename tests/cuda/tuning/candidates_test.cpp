@@ -76,7 +76,7 @@ TEST_CASE("candidates: DP_CANDIDATES that names no family, or has no minus, is r
       CHECK(error.code() == ErrorCode::usage);
       CHECK_THAT(error.what(),
                  Catch::Contains(std::string("DP_CANDIDATES is '") + wrong + "'") &&
-                     Catch::Contains("gemm, mma, resident, warpgroup, wgmma, thin, cudnn, cublaslt, unfused"));
+                     Catch::Contains("cublaslt, cudnn, gemm, mma, resident, thin, unfused, warpgroup, wgmma"));
     }
   }
   const Removed removed("");
