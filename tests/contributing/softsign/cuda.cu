@@ -1,5 +1,5 @@
-#include "kernels/device/cuda/runtime.h"
 #include "kernels/device/cuda/cuda_op.h"
+#include "kernels/device/cuda/runtime.h"
 #include "kernels/elementwise/cuda.h"
 #include "kernels/op_args.h"
 
