@@ -79,7 +79,7 @@ ContextOptions context_options(const Options& options, int rank, int ranks) {
   return context;
 }
 
-void report(const Options& options, const Communicator& communicator, const Collective& one, std::int64_t count,
+void report(const Options& options, const Communicator& communicator, const TimedCollective& one, std::int64_t count,
             int calls, const std::vector<double>& seconds, double wrong) {
   std::string samples;
   for (const double sample : seconds) samples += (samples.empty() ? "" : " ") + exact(sample);
@@ -101,7 +101,7 @@ void work(const Options& options, Context& context, Communicator& communicator, 
   const auto stream = context.make_stream();
   Collectives collectives(communicator, context, *stream, options.end);
   const int rank = communicator.rank();
-  for (const Collective& one : all_collectives()) {
+  for (const TimedCollective& one : all_collectives()) {
     if (!options.collectives.empty() &&
         std::find(options.collectives.begin(), options.collectives.end(), one.name) == options.collectives.end())
       continue;

@@ -6,7 +6,7 @@
 namespace dp::benchmarks {
 namespace {
 
-using Kind = Collective::Kind;
+using Kind = TimedCollective::Kind;
 using Clock = std::chrono::steady_clock;
 
 // Small integers: their float32 sums are exact in any order.
@@ -17,8 +17,8 @@ bool has_parts(Kind kind) { return kind == Kind::all_gather_parts || kind == Kin
 
 }  // namespace
 
-const std::vector<Collective>& all_collectives() {
-  static const std::vector<Collective> all{
+const std::vector<TimedCollective>& all_collectives() {
+  static const std::vector<TimedCollective> all{
       {Kind::all_reduce, "all_reduce", true, false},  {Kind::reduce, "reduce", true, true},
       {Kind::broadcast, "broadcast", false, true},    {Kind::reduce_scatter, "reduce_scatter", true, false},
       {Kind::all_gather, "all_gather", false, false}, {Kind::all_gather_parts, "all_gather_parts", false, false},
@@ -40,7 +40,7 @@ std::int64_t Collectives::part_count(std::int64_t count) const {
   return std::max<std::int64_t>(1, count / communicator_.size());
 }
 
-void Collectives::fill(const Collective& which, std::int64_t count) {
+void Collectives::fill(const TimedCollective& which, std::int64_t count) {
   const int rank = communicator_.rank();
   const std::int64_t whole = has_parts(which.kind) ? part_count(count) * communicator_.size() : count;
   for (std::int64_t i = 0; i < whole; ++i) host_[static_cast<std::size_t>(i)] = value(rank, i);
@@ -50,7 +50,7 @@ void Collectives::fill(const Collective& which, std::int64_t count) {
   stream_.synchronize();
 }
 
-void Collectives::call(const Collective& which, std::int64_t count) {
+void Collectives::call(const TimedCollective& which, std::int64_t count) {
   std::fill(part_bytes_.begin(), part_bytes_.end(), static_cast<std::size_t>(part_count(count)) * 4);
   switch (which.kind) {
     case Kind::broadcast: return communicator_.broadcast(data(), count, DType::f32, 0, stream_);
@@ -64,7 +64,7 @@ void Collectives::call(const Collective& which, std::int64_t count) {
   }
 }
 
-std::int64_t Collectives::check(const Collective& which, std::int64_t count) {
+std::int64_t Collectives::check(const TimedCollective& which, std::int64_t count) {
   fill(which, count);
   call(which, count);
   const int rank = communicator_.rank(), ranks = communicator_.size();
@@ -95,7 +95,7 @@ std::int64_t Collectives::check(const Collective& which, std::int64_t count) {
   return wrong;
 }
 
-double Collectives::time(const Collective& which, std::int64_t count, int calls) {
+double Collectives::time(const TimedCollective& which, std::int64_t count, int calls) {
   communicator_.all_reduce(part(), 1, DType::f32, stream_);  // synchronises all ranks
   stream_.synchronize();
   const auto start = Clock::now();

@@ -10,13 +10,13 @@
 
 namespace dp::benchmarks {
 
-struct Collective {
+struct TimedCollective {
   enum class Kind { broadcast, reduce, all_reduce, reduce_scatter, all_gather, all_gather_parts, gather, scatter };
   Kind kind;
   std::string name;
   bool sums, rooted;
 };
-const std::vector<Collective>& all_collectives();
+const std::vector<TimedCollective>& all_collectives();
 
 // The collectives of one rank. All ranks must make the same calls. float32; root is 0. `count` is the total number of
 // elements of a collective, as in nccl-tests.
@@ -25,12 +25,12 @@ class Collectives {
   Collectives(kernels::Communicator& communicator, kernels::Context& context, kernels::Stream& stream,
               std::int64_t most_bytes);
   // Makes one call. Returns the number of wrong elements on this rank.
-  std::int64_t check(const Collective& which, std::int64_t count);
-  double time(const Collective& which, std::int64_t count, int calls);  // seconds of all calls
+  std::int64_t check(const TimedCollective& which, std::int64_t count);
+  double time(const TimedCollective& which, std::int64_t count, int calls);  // seconds of all calls
 
  private:
-  void fill(const Collective& which, std::int64_t count);
-  void call(const Collective& which, std::int64_t count);
+  void fill(const TimedCollective& which, std::int64_t count);
+  void call(const TimedCollective& which, std::int64_t count);
   float* data() { return static_cast<float*>(data_->data()); }
   float* part() { return static_cast<float*>(part_->data()); }
   std::int64_t part_count(std::int64_t count) const;  // elements per equal part

@@ -16,7 +16,7 @@
 namespace dp {
 namespace {
 
-using Names = std::vector<std::string>;
+using ClassNames = std::vector<std::string>;
 using Counts = std::vector<std::int64_t>;
 
 constexpr std::size_t kMostRecorded = 100'000;
@@ -43,9 +43,9 @@ struct Part {
 Part describe(const Dataset& dataset) {
   constexpr std::int64_t kPiece = 4096;  // samples
   constexpr int kThreads = 16;
-  const Names names = dataset.class_names();
+  const ClassNames names = dataset.class_names();
   const std::int64_t size = dataset.size(), pieces = (size + kPiece - 1) / kPiece;
-  Names digests(static_cast<std::size_t>(pieces));
+  ClassNames digests(static_cast<std::size_t>(pieces));
   std::vector<std::int32_t> labels(static_cast<std::size_t>(size));
   for_ranges(pieces, static_cast<int>(std::min<std::int64_t>(kThreads, std::max<std::int64_t>(pieces, 1))),
              [&](std::int64_t begin, std::int64_t end) {
@@ -84,26 +84,26 @@ std::string shown(const std::string& name) {
   return printable(text);
 }
 
-std::string listed(const Names& names) {
+std::string listed(const ClassNames& names) {
   std::string text;
   for (std::size_t i = 0; i < std::min(names.size(), kMostNamed); ++i)
     text += (i ? ", '" : "'") + shown(names[i]) + "'";
   return names.size() > kMostNamed ? text + fmt::format(" and {} more", names.size() - kMostNamed) : text;
 }
 
-Names missing_from(const Names& names, const Names& others) {
+ClassNames missing_from(const ClassNames& names, const ClassNames& others) {
   const std::set<std::string> there(others.begin(), others.end());
-  Names missing;
+  ClassNames missing;
   for (const std::string& name : names)
     if (!there.contains(name)) missing.push_back(name);
   return missing;
 }
 
 // Both lists, or only the names that differ if the lists are long.
-std::string difference(const Names& had, const Names& now) {
+std::string difference(const ClassNames& had, const ClassNames& now) {
   if (had.size() <= kMostNamed && now.size() <= kMostNamed)
     return fmt::format("has the classes {}, but the data set has {}", listed(had), listed(now));
-  const Names gone = missing_from(had, now), added = missing_from(now, had);
+  const ClassNames gone = missing_from(had, now), added = missing_from(now, had);
   std::string text = fmt::format("has {} classes, and the data set {}", had.size(), now.size());
   if (!gone.empty()) text += ", without " + listed(gone);
   if (!added.empty()) text += fmt::format(", {} {}", gone.empty() ? "with" : "but with", listed(added));
@@ -115,7 +115,7 @@ std::string difference(const Names& had, const Names& now) {
 
 // Classes can be matched by number only if every name in both lists has the same position. Returns the first violation,
 // or an empty text.
-std::string moved(const Names& had, const Names& now) {
+std::string moved(const ClassNames& had, const ClassNames& now) {
   if (had.size() != now.size()) return fmt::format("there are {} classes, not {}", now.size(), had.size());
   std::map<std::string, std::size_t> numbers;
   for (std::size_t i = 0; i < had.size(); ++i) numbers.emplace(had[i], i);
@@ -134,8 +134,8 @@ std::string changed_number(const Counts& had, const Counts& now) {
 
 }  // namespace
 
-Names recorded_names(const Dataset& dataset) {
-  Names names = dataset.class_names();
+ClassNames recorded_names(const Dataset& dataset) {
+  ClassNames names = dataset.class_names();
   std::size_t bytes = 0;
   for (std::string& name : names) bytes += (name = utf8(name)).size();
   if (names.size() > kMostRecorded || bytes > kMostNameBytes) names.clear();
@@ -150,7 +150,7 @@ DataIdentity identity_of(const Dataset* train, const Dataset& test) {
           std::move(tested.fingerprint)};
 }
 
-void require_same_classes(const std::string& source, const Names& had, const Names& now, bool by_position,
+void require_same_classes(const std::string& source, const ClassNames& had, const ClassNames& now, bool by_position,
                           const std::function<void(const std::string&)>& notice) {
   if (had == now) return;
   if (had.empty() || now.empty()) {

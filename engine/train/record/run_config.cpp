@@ -59,7 +59,7 @@ std::string indented(const nlohmann::ordered_json& json, int indent) {
   return json.dump(indent, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }
 
-nlohmann::ordered_json read_parts(const std::string& file) {
+nlohmann::ordered_json read_config_parts(const std::string& file) {
   constexpr std::uintmax_t kLongest = 16 << 20;
   std::error_code error;
   const bool readable = std::filesystem::is_regular_file(std::filesystem::symlink_status(file, error)) &&
@@ -134,13 +134,13 @@ void add_memory(nlohmann::ordered_json& part, const DataParallel& net) {
 }
 
 void add_environment(const std::string& folder, const nlohmann::ordered_json& part) {
-  nlohmann::ordered_json all = read_parts(file_in(folder));
+  nlohmann::ordered_json all = read_config_parts(file_in(folder));
   all["parts"].push_back(part);
   write_file_atomically(file_in(folder), indented(all, 1) + "\n");
 }
 
 void end_environment(const std::string& folder, nlohmann::ordered_json part, const std::string& how) {
-  nlohmann::ordered_json all = read_parts(file_in(folder));
+  nlohmann::ordered_json all = read_config_parts(file_in(folder));
   part["ended"] = now();
   part["end"] = how;
   nlohmann::ordered_json& parts = all["parts"];
