@@ -3,10 +3,12 @@
 
 #include <openssl/evp.h>
 
+#include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace dp {
 
@@ -20,14 +22,18 @@ class Sha256 {
     add(text.data(), text.size());
     add("", 1);
   }
-  std::string hexadecimal() {
-    unsigned char digest[EVP_MAX_MD_SIZE];
+  std::vector<std::uint8_t> digest() {
+    std::vector<std::uint8_t> bytes(EVP_MAX_MD_SIZE);
     unsigned int length = 0;
-    check(EVP_DigestFinal_ex(context_.get(), digest, &length) == 1);
+    check(EVP_DigestFinal_ex(context_.get(), bytes.data(), &length) == 1);
+    bytes.resize(length);
+    return bytes;
+  }
+  std::string hexadecimal() {
     std::string text;
-    for (unsigned int i = 0; i < length; ++i) {
-      text += "0123456789abcdef"[digest[i] >> 4];
-      text += "0123456789abcdef"[digest[i] & 15];
+    for (const std::uint8_t byte : digest()) {
+      text += "0123456789abcdef"[byte >> 4];
+      text += "0123456789abcdef"[byte & 15];
     }
     return text;
   }

@@ -145,6 +145,18 @@ std::string toml_string(const std::string& text) {
   return out;
 }
 
+std::string base64(std::span<const std::uint8_t> bytes) {
+  constexpr char kDigits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (std::size_t at = 0; at < bytes.size(); at += 3) {
+    const std::size_t count = std::min<std::size_t>(3, bytes.size() - at);
+    std::uint32_t bits = 0;
+    for (std::size_t i = 0; i < 3; ++i) bits = bits << 8 | (i < count ? bytes[at + i] : 0u);
+    for (std::size_t i = 0; i < 4; ++i) text += i <= count ? kDigits[bits >> (18 - 6 * i) & 63] : '=';
+  }
+  return text;
+}
+
 std::string duration(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) seconds = 0;
   const auto whole = static_cast<std::int64_t>(std::min(seconds, 1e12) + 0.5);

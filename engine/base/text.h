@@ -1,7 +1,9 @@
-// Text formatting for messages and for JSON and TOML files.
+// Text formatting for messages and for files of text.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 
 namespace dp {
@@ -10,6 +12,7 @@ namespace dp {
 std::string json_line(const nlohmann::ordered_json& value);
 // A TOML basic string, quotes included.
 std::string toml_string(const std::string& text);
+std::string base64(std::span<const std::uint8_t> bytes);
 std::string duration(double seconds);              // "0:01:12"; format of Python's timedelta
 std::string with_separators(std::int64_t number);  // "1,199,882"
 std::string mebibytes(std::size_t bytes);          // "12.3 MiB"

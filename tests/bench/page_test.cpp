@@ -4,6 +4,7 @@
 
 #include "apps/dp_bench/report/report.h"
 #include "bench/run_bench.h"
+#include "bench/browser.h"
 #include "dp/dp.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
@@ -12,14 +13,6 @@ using namespace dp::test;
 using nlohmann::json;
 
 namespace {
-
-std::string browser() {
-  for (const char* name : {"chromium", "chromium-browser", "google-chrome"}) {
-    const BenchOutcome found = run_shell(std::string("command -v ") + name);
-    if (found.code == 0) return found.text.substr(0, found.text.find('\n'));
-  }
-  return "";
-}
 
 std::string attribute(const std::string& text) {
   std::string out;
@@ -30,7 +23,7 @@ std::string attribute(const std::string& text) {
 // Shows the page in a frame of this width and writes down what it measures. (The scroll width of a text in a chart
 // counts in units of the screen, its client width in those of the chart.)
 std::string harness(const std::string& page, int width) {
-  return "<!DOCTYPE html><html><body><iframe id=\"f\" width=\"" + std::to_string(width) +
+  return "<!DOCTYPE html><html><meta charset=\"utf-8\"><body><iframe id=\"f\" width=\"" + std::to_string(width) +
          "\" height=\"900\" srcdoc=\"" + attribute(page) +
          R"js("></iframe><pre id="found"></pre><script>
 const luminance = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
@@ -40,12 +33,12 @@ document.getElementById("f").onload = event => {
   const doc = event.target.contentDocument, view = doc.defaultView, root = doc.documentElement, out = [];
   const back = view.getComputedStyle(doc.body).backgroundColor;
   for (const element of doc.body.querySelectorAll("*")) {
-    if (element.closest(".wide table")) continue;
+    if (element.closest(".wide table, noscript, script")) continue;
     const box = element.getBoundingClientRect(), style = view.getComputedStyle(element);
     if (box.right > root.clientWidth + .5 || box.left < -.5) out.push("cut: " + element.tagName + " " + element.className.toString());
     if (element.scrollWidth > element.clientWidth + 1 && element.clientWidth > 0 && !element.matches(".wide, svg text")) out.push("overflows: " + element.tagName);
     if (element.tagName == "rect" && contrast(style.fill, back) < 3) out.push("pale: " + element.className.baseVal);
-    if (element.matches("p, dd, dt, h1, h2, span") && contrast(style.color, back) < 4.5) out.push("faint: " + element.tagName);
+    if (element.matches("p, dd, dt, h1, h2, h3, span") && contrast(style.color, back) < 4.5) out.push("faint: " + element.tagName);
     if (element.matches(".legend span") && parseFloat(style.fontSize) < 12) out.push("small: legend");
   }
   if (root.scrollWidth > root.clientWidth) out.push("the page scrolls sideways");
@@ -60,12 +53,7 @@ document.getElementById("f").onload = event => {
 json look(const std::string& program, const std::string& page, int width, bool dark) {
   const TemporaryFolder folder;
   write_text(folder / "harness.html", harness(page, width));
-  const BenchOutcome shown = run_shell(
-      "timeout 60 " + program +
-      " --headless --no-sandbox --disable-gpu --enable-logging=stderr --blink-settings=preferredColorScheme=" +
-      (dark ? "0" : "1") + " --user-data-dir=" + (folder / "profile") + " --window-size=1400,1000" +
-      " --virtual-time-budget=3000 --dump-dom file://" + (folder / "harness.html"));
-  CHECK(shown.text.find(":CONSOLE") == std::string::npos);
+  const BenchOutcome shown = show(program, folder / "harness.html", dark);
   const auto at = shown.text.find("<pre id=\"found\">FOUND"), end = shown.text.find("END</pre>");
   INFO(shown.text.substr(0, 2000));
   REQUIRE(end != std::string::npos);
@@ -166,6 +154,6 @@ TEST_CASE("the page in a browser cuts nothing off and has readable contrasts, on
     check_page(program, page, shown.bars, shown.legends);
   }
 
-  page.replace(page.find("<h2>"), 4, "<div style=\"width:2000px\">too wide</div><h2>");
+  page.insert(page.find("<noscript>"), "<div style=\"width:2000px\">too wide</div>");
   CHECK_FALSE(look(program, page, 360, false).at("faults").empty());
 }

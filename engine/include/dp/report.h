@@ -1,4 +1,4 @@
-// A page about one or several training runs.
+// Pages about training runs and measurements.
 #pragma once
 
 #include <string>
@@ -9,5 +9,9 @@ namespace dp {
 // Writes one self-contained HTML page about the runs in these folders: curves, times, options and environment;
 // several runs are laid side by side. Error(data) if a folder holds no run, Error(io) if the file cannot be written.
 void write_report(const std::vector<std::string>& run_folders, const std::string& file);
+
+// The page about a report of dp_bench, from its JSON. `text`: what is shown where scripts are not allowed. Error(usage)
+// unless `json` is a JSON object.
+std::string report_page(const std::string& title, const std::string& text, const std::string& json);
 
 }  // namespace dp

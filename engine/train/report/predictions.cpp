@@ -1,10 +1,14 @@
 #include "engine/train/report/predictions.h"
 
+#include <png.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
 #include "dp/error.h"
+#include "engine/base/files.h"
+#include "engine/base/text.h"
 
 namespace dp {
 namespace {
@@ -97,6 +101,77 @@ Predictions merged(const std::vector<std::string>& parts) {
   }
   keep_worst(sum.wrong);
   return sum;
+}
+
+// --- predictions.json ------------------------------------------------------------------------------------------
+
+std::vector<std::uint8_t> png_of(const Shape& shape, std::span<const std::uint8_t> planes) {
+  constexpr std::int64_t kSide = 80;
+  const std::int64_t height = shape[1], width = shape[2], channels = shape[0] == 3 ? 3 : 1;
+  const std::int64_t factor = (std::max(height, width) + kSide - 1) / kSide;
+  const std::int64_t rows = (height + factor - 1) / factor, columns = (width + factor - 1) / factor;
+  std::vector<std::uint8_t> pixels;
+  pixels.reserve(static_cast<std::size_t>(rows * columns * channels));
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::int64_t column = 0; column < columns; ++column)
+      for (std::int64_t channel = 0; channel < channels; ++channel) {
+        std::int64_t sum = 0, count = 0;
+        for (std::int64_t y = row * factor; y < std::min((row + 1) * factor, height); ++y)
+          for (std::int64_t x = column * factor; x < std::min((column + 1) * factor, width); ++x, ++count)
+            sum += planes[static_cast<std::size_t>((channel * height + y) * width + x)];
+        pixels.push_back(static_cast<std::uint8_t>((sum + count / 2) / count));
+      }
+  png_image image{};
+  image.version = PNG_IMAGE_VERSION;
+  image.width = static_cast<png_uint_32>(columns);
+  image.height = static_cast<png_uint_32>(rows);
+  image.format = channels == 3 ? PNG_FORMAT_RGB : PNG_FORMAT_GRAY;
+  png_alloc_size_t bytes = PNG_IMAGE_PNG_SIZE_MAX(image);
+  std::vector<std::uint8_t> png(bytes);
+  if (png_image_write_to_memory(&image, png.data(), &bytes, 0, pixels.data(), 0, nullptr) == 0) {
+    const std::string what = image.message;
+    png_image_free(&image);
+    throw Error(ErrorCode::io, "an image of the report was not made: " + what);
+  }
+  png.resize(bytes);
+  return png;
+}
+
+namespace {
+
+// A data set of the caller's may throw anything.
+std::string png_text(const Dataset& test, std::int64_t index) {
+  try {
+    return base64(png_of(test.image_shape(), test.image(index)));
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw Error(ErrorCode::data, "test image " + std::to_string(index) + " was not read: " + error.what());
+  }
+}
+
+}  // namespace
+
+void write_predictions(const std::string& file, const Predictions& predictions, const Dataset& test) {
+  nlohmann::ordered_json json{{"step", predictions.step},
+                              {"average", predictions.average},
+                              {"samples", predictions.samples},
+                              {"classes", nlohmann::ordered_json::array()},
+                              {"confusion", nlohmann::ordered_json::array()},
+                              {"wrong", nlohmann::ordered_json::array()}};
+  const std::vector<std::string> names = test.class_names();
+  if (names.size() == static_cast<std::size_t>(predictions.classes)) json["classes"] = names;
+  for (std::int64_t truth = 0; truth < predictions.classes; ++truth) {
+    const auto row = predictions.counts.begin() + static_cast<std::ptrdiff_t>(truth * predictions.classes);
+    json["confusion"].push_back(std::vector<std::int64_t>(row, row + static_cast<std::ptrdiff_t>(predictions.classes)));
+  }
+  for (const WrongSample& wrong : predictions.wrong)
+    json["wrong"].push_back({{"index", wrong.index},
+                             {"true", wrong.truth},
+                             {"predicted", wrong.predicted},
+                             {"probability", wrong.probability},
+                             {"image", png_text(test, wrong.index)}});
+  write_file_atomically(file, json_line(json) + "\n");
 }
 
 }  // namespace dp

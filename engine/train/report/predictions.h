@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -42,15 +42,11 @@ Predictions merged(const std::vector<std::string>& parts);
 
 // --- predictions.json ----------------------------------------------------------------------------------------
 
-struct PredictionsRecord {
-  Predictions predictions;
-  std::vector<std::string> names;   // of the classes, or none
-  std::vector<std::string> images;  // PNG in base64, of each entry of predictions.wrong
-};
+// The pixels of a data set's image of shape (C,H,W), plane after plane, as a PNG: RGB with three channels, otherwise
+// grey from the first. An image with more than 80 pixels on a side is reduced by a whole factor, to means.
+std::vector<std::uint8_t> png_of(const Shape& shape, std::span<const std::uint8_t> planes);
 
 // With the images of the wrong samples, which are read from `test`. Error(io); Error(data) if an image is unreadable.
 void write_predictions(const std::string& file, const Predictions& predictions, const Dataset& test);
-// Empty if there is no such file, or if any part of it is not as write_predictions() writes it.
-std::optional<PredictionsRecord> read_predictions(const std::string& file);
 
 }  // namespace dp
