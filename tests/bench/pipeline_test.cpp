@@ -338,5 +338,8 @@ TEST_CASE("pipeline: every case runs, and JSON has its measured, simulated and p
     CHECK(row.at("kind") == "published");
     CHECK_FALSE(row.contains("samples"));
   }
-  CHECK_THAT(read_text(folder / "out.html"), Catch::Contains("<polyline class=\"c3 dashed\""));
+  const auto& lines = out.at("sections").at(0).at("chart").at("lines");
+  CHECK(lines.back().at("label") == "simulated");
+  CHECK(std::ranges::count_if(lines, [](const json& line) { return line.at("dashed") == true; }) >= 2);
+  CHECK_THAT(read_text(folder / "out.html"), Catch::Contains("\"chart\":{\"x\":\"split size"));
 }

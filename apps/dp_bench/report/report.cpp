@@ -1,6 +1,7 @@
 #include "report.h"
 
 #include <dp/error.h>
+#include <dp/report.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <unistd.h>
@@ -114,7 +115,7 @@ std::string to_markdown(const Report& report) {
   return text;
 }
 
-// JSON.
+// JSON, and the page that draws it.
 namespace {
 
 std::string quoted(const std::string& text) {
@@ -162,12 +163,39 @@ std::string json_of(const Section& section, const Row& row) {
   return out + '}';
 }
 
+// What the page draws: the keys of columns.
+std::string json_of(const Bars& bars, const std::vector<Column>& columns) {
+  const auto key = [&](const char* name, std::optional<std::size_t> column) {
+    return column ? "\"" + std::string(name) + "\":" + quoted(columns[*column].key) + ',' : std::string();
+  };
+  return ",\"bars\":{" + key("value", bars.value) + key("low", bars.low) + key("high", bars.high) +
+         "\"less_is_better\":" + (bars.less_is_better ? "true}" : "false}");
+}
+
+std::string json_of(const Line& line) {
+  return "{\"label\":" + quoted(line.label) + ",\"color\":" + std::to_string(line.color) +
+         ",\"dashed\":" + (line.dashed ? "true" : "false") + ",\"level\":" + (line.level ? "true" : "false") +
+         ",\"points\":[" +
+         json_list(line.points, ",",
+                   [](const Line::Point& p) { return '[' + json_number(p.x) + ',' + json_number(p.y) + ']'; }) +
+         "]}";
+}
+
+std::string json_of(const LineChart& chart) {
+  return ",\"chart\":{\"x\":" + quoted(chart.x_title) + ",\"y\":" + quoted(chart.y_title) + ",\"lines\":[" +
+         json_list(chart.lines, ",", [](const Line& line) { return json_of(line); }) + "]}";
+}
+
 std::string json_of(const Section& section) {
   return "{\"key\":" + quoted(section.key) + ",\"title\":" + quoted(section.title) +
          ",\"text\":" + quoted(section.text) + ",\"columns\":{" +
          json_list(section.columns, ",", [](const Column& c) { return quoted(c.key) + ':' + quoted(c.title); }) +
-         "},\"rows\":[\n  " + json_list(section.rows, ",\n  ", [&](const Row& row) { return json_of(section, row); }) +
-         "]}";
+         "},\"digits\":{" +
+         json_list(section.columns, ",",
+                   [](const Column& c) { return quoted(c.key) + ':' + std::to_string(c.digits); }) +
+         "}" + (section.bars ? json_of(*section.bars, section.columns) : "") +
+         (section.chart ? json_of(*section.chart) : "") + ",\"rows\":[\n  " +
+         json_list(section.rows, ",\n  ", [&](const Row& row) { return json_of(section, row); }) + "]}";
 }
 
 }  // namespace
@@ -179,6 +207,10 @@ std::string to_json(const Report& report) {
                    [](const auto& fact) { return quoted(fact.first) + ':' + quoted(fact.second); }) +
          "},\n\"sections\":[\n " +
          json_list(report.sections, ",\n ", [](const Section& section) { return json_of(section); }) + "]}\n";
+}
+
+std::string to_html(const Report& report) {
+  return dp::report_page("dp_bench " + report.command + ": " + report.title, to_text(report), to_json(report));
 }
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {

@@ -38,14 +38,14 @@ struct Bars {
   bool less_is_better = true;
 };
 
-// Lines with a dot at each point; only in HTML. The axis of x is logarithmic, that of y begins at 0.
+// Lines with a dot at each point; only on the page. The axis of x is logarithmic, that of y begins at 0.
 struct Line {
   struct Point {
     double x = 0, y = 0;  // x is above 0
   };
   std::string label;          // in the legend; empty: no entry
   std::vector<Point> points;  // by ascending x; none: only the entry in the legend
-  int color = 0;              // from 0 to 6
+  int color = 0;              // number of a colour; they repeat after eight
   bool dashed = false;        // and without dots
   bool level = false;         // a horizontal line through the first point, over the whole width
 };
