@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/dp_bench/report/report.h"
-#include "bench/run_bench.h"
 #include "bench/browser.h"
+#include "bench/run_bench.h"
 #include "dp/dp.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
