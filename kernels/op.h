@@ -124,8 +124,8 @@ class OpCheck {
   // Activations and the weights that layers read: all of the compute type, or all of one 16-bit type.
   void one_type(std::initializer_list<const TensorDesc*> tensors) const;
   void low_type(DType type) const;            // of a copy of the weights
-  void converts(DType from, DType to) const;  // whether Reorder does
-  void scales_losses() const;                 // whether the device does
+  void converts(DType from, DType to) const;  // the conversion is one that Reorder does
+  void scales_losses() const;                 // the device can scale losses
   void count(std::int64_t count) const;       // must not be negative
   void at_least_one(std::int64_t count, const char* of) const;
   void rank(std::initializer_list<const TensorDesc*> tensors, int rank) const;

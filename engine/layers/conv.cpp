@@ -65,7 +65,7 @@ bool is_faster(PlanDraft& plan, const Node& conv, const NormConv2dForward& with,
   return fused && apart && *fused < *apart;
 }
 
-// With parts of the normalisations before and after the convolution. False: there are none.
+// Adds the convolution together with parts of the normalisations beside it. Returns false if it has none to take over.
 bool forward_with_norms(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
   const Node* const norm = deferred_norm(plan, node);
   const bool moments = takes_moments(plan, node);
@@ -146,7 +146,7 @@ void backward_data_with_norm(Planner& plan, const Node& node, const PlanValue& d
   result.summed = true;
 }
 
-// With the pool after the convolution. False: not fused.
+// Adds one op for the convolution and the pool after it. Returns false if they cannot be fused.
 bool forward_with_pool(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
   const int reader = plan.sole_reader(node);
   // The convolution's result is not stored, but the gradient of its own ReLU would read it.
@@ -183,7 +183,7 @@ bool forward_with_pool(Planner& plan, const Node& node, const PlanValue& x, Node
   return true;
 }
 
-// The data gradient with the mask of the ReLU before the convolution. False: not fused.
+// Adds one op for the data gradient and the ReLU before the convolution. Returns false if they cannot be fused.
 bool backward_with_mask(Planner& plan, const Node& node, const PlanValue& dy, const NodeResult& result) {
   const int before = masked_input(plan, node);
   if (before < 0 || result.x.where.offset != plan.results[index(before)].y.where.offset) return false;

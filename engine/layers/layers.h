@@ -28,19 +28,19 @@ void backward_avg_pool(Planner& plan, const Node& node, const NodeGradient& dy, 
 void backward_add(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_activation(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_dropout(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
-// dy with the mask of a ReLU: of a relu node, or of one at the end of another node.
+// Returns dy times the derivative of a ReLU. The ReLU is the node itself or the last part of the node.
 NodeGradient backward_relu(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
-// The op sums up to two gradients of the result itself.
+// Takes up to two gradients, because the op adds them.
 void backward_norm(Planner& plan, const Node& node, const NodeResult& result, std::vector<NodeGradient> gradients);
 
 void update_running_statistics(Planner& plan);  // of all batch normalisations
 void cross_entropy(Planner& plan, const PlanValue& logits);
 
-// Between rules.
+// The rules of different layers use these to agree on what is fused.
 
 // The conv or linear node with ReLU that only `node` reads, or -1.
 int masked_input(const PlanDraft& plan, const Node& node);
-// A convolution with the normalisation after it, in one op.
+// Adds one op for a convolution and the normalisation after it.
 void forward_folded(Planner& plan, const Node& conv, const Node& norm, const PlanValue& x, NodeResult& result);
 // Whether the op of `conv` computes the moments of the normalisation after it.
 bool takes_moments(const PlanDraft& plan, const Node& conv);

@@ -18,7 +18,7 @@ int masked_input(const PlanDraft& plan, const Node& node) {
 
 namespace {
 
-// With the dropout after the layer. False: not fused.
+// Adds one op for the layer and the dropout after it. Returns false if they cannot be fused.
 bool forward_with_dropout(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
   const int reader = plan.sole_reader(node);
   if (!node.relu || reader < 0 || plan.nodes[index(reader)].kind != NodeKind::dropout) return false;
@@ -48,7 +48,7 @@ bool forward_with_dropout(Planner& plan, const Node& node, const PlanValue& x, N
   return true;
 }
 
-// With the loss, if the layer is the last. False: not fused.
+// Adds one op for the last layer and the loss. Returns false if they cannot be fused.
 bool forward_with_loss(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
   const PlanOptions& options = plan.options;
   if (!options.joins_loss || &node != &plan.nodes.back() || plan.mixed()) return false;
@@ -76,7 +76,7 @@ bool forward_with_loss(Planner& plan, const Node& node, const PlanValue& x, Node
   return true;
 }
 
-// The data gradient with the pool before the layer. False: not fused.
+// Adds one op for the data gradient and the pool before the layer. Returns false if they cannot be fused.
 bool backward_with_pool(Planner& plan, const Node& node, const PlanValue& dy, const NodeResult& result) {
   const int from = node.inputs[0];
   if (from < 0 || plan.nodes[index(from)].kind != NodeKind::max_pool || !plan.needs_gradient(from) ||
@@ -100,7 +100,7 @@ bool backward_with_pool(Planner& plan, const Node& node, const PlanValue& dy, co
   return true;
 }
 
-// Both gradients, with the mask of the ReLU before the layer. False: not fused.
+// Adds one op for both gradients and the ReLU before the layer. Returns false if they cannot be fused.
 bool backward_at_once(Planner& plan, const Node& node, const PlanValue& dy, const NodeResult& result) {
   const int before = masked_input(plan, node);
   if (before < 0 || result.x.where.offset != plan.results[index(before)].y.where.offset) return false;

@@ -40,13 +40,14 @@ std::vector<Node> fuse(const Model& model, bool dropout);
 
 // Node indices; -1: no node.
 struct NormNeighbours {
-  // Of a normalisation: the convolution, without bias and ReLU, whose result only this normalisation reads.
+  // For a normalisation: the convolution before it. The convolution has neither bias nor ReLU, and no other node reads
+  // its result.
   int moments = -1;
-  // Of a normalisation: the convolution whose data gradient is the last summand of its output gradient. There are at
-  // most two summands.
+  // For a normalisation: a convolution that reads its result. The output gradient of the normalisation is a sum of at
+  // most two gradients, and the data gradient of this convolution is the last one added.
   int gradient = -1;
-  // Of a normalisation with ReLU and without addend: its `gradient`, if that is its only reader and has neither bias
-  // nor ReLU.
+  // For a normalisation with ReLU and without addend: the same convolution as `gradient`, if no other node reads the
+  // result and the convolution has neither bias nor ReLU.
   int reader = -1;
   int normalizes = -1;  // of a convolution: the normalisation whose `moments` it is
   int folds = -1;       // of a convolution without ReLU: the normalisation that alone reads its result

@@ -178,8 +178,8 @@ class PlanGradients {
   void store(const std::string& name, int entry, const PlanValue& gradient);
   void finished(int weight, int bias);    // marks the entries as final after the last added step
   PlanSteps& steps() { return *steps_; }  // to which gradients of parameters are added: backward or weights
-  // Calls `add`, which adds the steps of the node's weight gradients. With split_backward only in end(), and then marks
-  // them as final.
+  // Calls `add`, which adds the steps of the node's weight gradients. With split_backward, end() calls it and then
+  // marks the gradients as final.
   void of_weights(const Node& node, std::function<void()> add);
 
  private:

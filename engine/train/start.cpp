@@ -52,7 +52,7 @@ std::string shortened(const std::vector<std::string>& list) {
   return list.size() > 8 ? out + fmt::format("; and {} more", list.size() - 8) : out;
 }
 
-// The newest readable checkpoint of a run, or why there is none.
+// The folder of a run's newest checkpoint that can be read. Without one, `refusal` says why.
 struct Newest {
   std::string folder{}, refusal{};
   bool nothing_saved = false;

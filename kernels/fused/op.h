@@ -58,7 +58,7 @@ struct NormConv2dForward {
   Product product() const {
     return {.kind = kName, .x = x.shape, .w = w.shape, .y = y.shape, .window = window, .normalises = true};
   }
-  // The convolution in it.
+  // The convolution that this op contains.
   Conv2dForward convolution() const { return {x, w, y, window, false, false}; }
   template <typename T, typename Make>
   void add_members(Members<T>& members, const Make& make) const {
@@ -106,7 +106,7 @@ struct NormConv2dBackwardData {
             .normalises = true,
             .read_beside = 1 + (add ? 1 : 0) + (relu && !renormalize ? 1 : 0)};  // x, dy2, y
   }
-  // The convolution in it.
+  // The convolution that this op contains.
   Conv2dBackwardData convolution() const { return {dy, w, dx, window}; }
   template <typename T, typename Make>
   void add_members(Members<T>& members, const Make& make) const {
@@ -150,7 +150,7 @@ struct NormConv2dBackwardWeights {
   Product product() const {
     return {.kind = kName, .x = x.shape, .w = dw.shape, .y = dy.shape, .window = window, .normalises = true};
   }
-  // The convolution in it.
+  // The convolution that this op contains.
   Conv2dBackwardWeights convolution() const { return {x, dy, dw, window, false}; }
   template <typename T, typename Make>
   void add_members(Members<T>& members, const Make& make) const {

@@ -28,12 +28,12 @@ struct Candidate {
 // Where candidates come from. The file of a kernel adds itself to the candidates of its op by a constant of this type.
 class CandidateSource {
  public:
-  // untried: own kernels that need no trial; the first candidate is used without one. own: our other kernels. library:
-  // asking takes tens of milliseconds.
+  // untried: our kernels that are used without a trial. own: our other kernels. library: kernels of a library, which
+  // needs tens of milliseconds to name them.
   enum class Kind { untried, own, library };
   using Find = std::vector<Candidate> (*)(const OpDesc& desc, const CudaOpOptions& options);
 
-  // families: of its candidates.
+  // families: the families to which its candidates belong.
   CandidateSource(Kind kind, std::initializer_list<std::string_view> families, Find find);
 };
 

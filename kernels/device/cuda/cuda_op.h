@@ -26,7 +26,7 @@ struct Order {
 Layout plain(const Shape& shape, DType type);
 // For rank 4. Returns plain() for other ranks, and for one channel or one pixel, as the order is then the same.
 Layout channels_last(const Shape& shape, DType type);
-// For weights (O, C*H*W) of a linear layer whose input (N,C,H,W) is stored channels last.
+// The order of a linear layer's weights (O, C*H*W) when its input (N,C,H,W) is stored channels last: (O, H*W*C).
 Layout linear_channels_last(const Shape& weights, const Shape& input, DType type);
 // The tensor's memory order for another element type. Its layout must be resolved.
 Layout with_type(const TensorDesc& tensor, DType type);
