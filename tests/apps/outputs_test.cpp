@@ -70,7 +70,7 @@ TEST_CASE("a pipe with a reader receives the whole summary and timeline") {
   REQUIRE(::mkfifo((temp / "pipe").c_str(), 0600) == 0);
   for (const char* option : {"--summary", "--trace"}) {
     const Outcome outcome = in_shell(  // the shell holds the pipe open until cat has opened it
-        "exec 3<>pipe; timeout 60 cat pipe > copy 3>&- & \"$@\" 3>&-; code=$?; exec 3>&-; wait; exit $code",
+        "exec 3<>pipe; timeout 240 cat pipe > copy 3>&- & \"$@\" 3>&-; code=$?; exec 3>&-; wait; exit $code",
         kTiny + Words{"--output-dir", option + std::string("-run"), "--epochs", "9", option, "pipe"}, temp.path());
     INFO(outcome.err);
     CHECK(outcome.code == 0);

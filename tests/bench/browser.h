@@ -17,10 +17,11 @@ inline std::string browser() {
   return "";
 }
 
-// The page as the browser has drawn it, and the browser's messages. Its profile is beside the page.
+// The page as the browser has drawn it, and the browser's messages. Its profile is beside the page. The limit ends a
+// browser that hangs; beside other work a start has taken more than a minute.
 inline BenchOutcome show(const std::string& program, const std::string& page, bool dark = false) {
   BenchOutcome shown = run_shell(
-      "timeout 60 " + program +
+      "timeout 240 " + program +
       " --headless --no-sandbox --disable-gpu --enable-logging=stderr --blink-settings=preferredColorScheme=" +
       (dark ? "0" : "1") + " --user-data-dir=" + page + ".profile --window-size=1400,1000" +
       " --virtual-time-budget=3000 --dump-dom file://" + page);

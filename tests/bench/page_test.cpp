@@ -20,17 +20,21 @@ std::string attribute(const std::string& text) {
   return out;
 }
 
-// Shows the page in a frame of this width and writes down what it measures. (The scroll width of a text in a chart
+constexpr int kPhone = 360, kDesk = 1280;
+
+// Shows the page in a frame of each width and writes down what it measures. (The scroll width of a text in a chart
 // counts in units of the screen, its client width in those of the chart.)
-std::string harness(const std::string& page, int width) {
-  return "<!DOCTYPE html><html><meta charset=\"utf-8\"><body><iframe id=\"f\" width=\"" + std::to_string(width) +
-         "\" height=\"900\" srcdoc=\"" + attribute(page) +
-         R"js("></iframe><pre id="found"></pre><script>
+std::string harness(const std::string& page) {
+  std::string frames;
+  for (const int width : {kPhone, kDesk})
+    frames +=
+        "<iframe width=\"" + std::to_string(width) + "\" height=\"900\" srcdoc=\"" + attribute(page) + "\"></iframe>";
+  return "<!DOCTYPE html><html><meta charset=\"utf-8\"><body>" + frames + R"js(<pre id="found"></pre><script>
 const luminance = c => { const [r, g, b] = c.match(/[\d.]+/g).map(v => { v /= 255; return v <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4; });
   return .2126 * r + .7152 * g + .0722 * b; };
 const contrast = (a, b) => { const [x, y] = [luminance(a), luminance(b)].sort((p, q) => q - p); return (x + .05) / (y + .05); };
-document.getElementById("f").onload = event => {
-  const doc = event.target.contentDocument, view = doc.defaultView, root = doc.documentElement, out = [];
+const measure = frame => {
+  const doc = frame.contentDocument, view = doc.defaultView, root = doc.documentElement, out = [];
   const back = view.getComputedStyle(doc.body).backgroundColor;
   for (const element of doc.body.querySelectorAll("*")) {
     if (element.closest(".wide table, noscript, script")) continue;
@@ -44,15 +48,19 @@ document.getElementById("f").onload = event => {
   if (root.scrollWidth > root.clientWidth) out.push("the page scrolls sideways");
   if (root.clientWidth > 1000)
     for (const element of doc.querySelectorAll(".wide")) if (element.scrollWidth > element.clientWidth + 1) out.push("a table scrolls sideways on a desk");
-  const found = {faults: out, back, width: root.clientWidth, bars: doc.querySelectorAll(".bars rect").length, legends: doc.querySelectorAll(".legend").length};
+  return {faults: out, back, width: root.clientWidth, bars: doc.querySelectorAll(".bars rect").length, legends: doc.querySelectorAll(".legend").length};
+};
+onload = () => {
+  const found = [...document.querySelectorAll("iframe")].map(measure);
   document.getElementById("found").textContent = "FOUND" + JSON.stringify(found) + "END";
 };
 </script></body></html>)js";
 }
 
-json look(const std::string& program, const std::string& page, int width, bool dark) {
+// What the page measures on the phone and on the desk.
+json look(const std::string& program, const std::string& page, bool dark) {
   const TemporaryFolder folder;
-  write_text(folder / "harness.html", harness(page, width));
+  write_text(folder / "harness.html", harness(page));
   const BenchOutcome shown = show(program, folder / "harness.html", dark);
   const auto at = shown.text.find("<pre id=\"found\">FOUND"), end = shown.text.find("END</pre>");
   INFO(shown.text.substr(0, 2000));
@@ -96,17 +104,20 @@ dp_bench::Report long_report() {
 // On phone and desktop, light and dark.
 void check_page(const std::string& program, const std::string& page, std::size_t bars, std::size_t legends) {
   std::vector<std::string> backs;
-  for (const int width : {360, 1280})
-    for (const bool dark : {false, true}) {
-      const json found = look(program, page, width, dark);
-      INFO(width << (dark ? " dark " : " light ") << found.dump());
+  for (const bool dark : {false, true}) {
+    const json both = look(program, page, dark);
+    REQUIRE(both.size() == 2);
+    for (int frame = 0; frame < 2; ++frame) {
+      const json& found = both.at(frame);
+      INFO((dark ? "dark " : "light ") << found.dump());
       CHECK(found.at("faults").empty());
-      CHECK(found.at("width") > width - 20);
+      CHECK(found.at("width") > (frame == 0 ? kPhone : kDesk) - 20);
       CHECK(found.at("bars") >= bars);
       CHECK(found.at("legends") >= legends);
       backs.push_back(found.at("back"));
     }
-  CHECK(backs[0] != backs[1]);
+  }
+  CHECK(backs[0] != backs[2]);
 }
 
 }  // namespace
@@ -155,5 +166,5 @@ TEST_CASE("the page in a browser cuts nothing off and has readable contrasts, on
   }
 
   page.insert(page.find("<noscript>"), "<div style=\"width:2000px\">too wide</div>");
-  CHECK_FALSE(look(program, page, 360, false).at("faults").empty());
+  CHECK_FALSE(look(program, page, false).at(0).at("faults").empty());
 }
