@@ -35,21 +35,22 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
   replica_ = std::make_unique<engine::Replica>(model_, std::move(context), *table_, norms_, engine::ReplicaOptions{});
   for (std::size_t i = 0; i < table_->entries().size(); ++i)
     for (const auto& [name, tensor] : weights)
-      if (name == table_->entries()[i].name) replica_->import_entry(static_cast<int>(i), tensor, replica_->values());
-  momenta_ = replica_->allocate(table_->bytes(), &MemoryUse::optimizer);
+      if (name == table_->entries()[i].name)
+        replica_->arenas.import_entry(static_cast<int>(i), tensor, replica_->arenas.values());
+  momenta_ = replica_->device.allocate(table_->bytes(), &MemoryUse::optimizer);
   kernels::OptimizerUpdate update{table_->size(), kernels::UpdateRule::sgd};
-  if (replica_->mixed()) {
+  if (replica_->arenas.mixed()) {
     kernels::Context& own = replica_->context();
     update.copy = own.activation_type();
     const Shape flat{table_->size()};
     const auto cast = own.make_op(kernels::Reorder{{flat, table_->type(), own.plain_layout(flat, table_->type())},
                                                    {flat, *update.copy, own.plain_layout(flat, *update.copy)}});
     kernels::run_op<kernels::Reorder>(*cast, replica_->compute(),
-                                      {.src = replica_->values(), .dst = replica_->low_value(0)});
+                                      {.src = replica_->arenas.values(), .dst = replica_->arenas.low_value(0)});
     replica_->compute().synchronize();
   }
   update_ = replica_->context().make_op(update);
-  plan_ = &replica_->plan({.batch = batch});
+  plan_ = &replica_->runner.plan({.batch = batch});
   inputs_.seed = seed;
 }
 
@@ -57,28 +58,29 @@ void BareLoop::upload(const Batch& batch, const Sgd& sgd) {
   inputs_.loss_scale = 1.0f / static_cast<float>(batch.size());
   inputs_.update.groups[0] = {sgd.lr, sgd.weight_decay};
   inputs_.update.constants.sgd = {sgd.momentum, sgd.nesterov};
-  replica_->upload_inputs(inputs_);
+  replica_->arenas.upload_inputs(inputs_);
   ++inputs_.step;
 
   const bool resident = batch.resident.set != nullptr;
-  replica_->bind(0, plan_,
-                 {resident ? nullptr : batch.images.data<float>(), batch.labels.data<std::int32_t>(),
-                  batch.samples.data<std::int64_t>(), batch.size(), resident ? &batch.resident : nullptr});
+  replica_->runner.bind(0, plan_,
+                        {resident ? nullptr : batch.images.data<float>(), batch.labels.data<std::int32_t>(),
+                         batch.samples.data<std::int64_t>(), batch.size(), resident ? &batch.resident : nullptr});
 }
 
 void BareLoop::begin(const Batch& batch, const Sgd& sgd) {
   upload(batch, sgd);
-  replica_->make_images();
+  replica_->runner.make_images();
 }
 
 void BareLoop::update() {
-  kernels::run_op<kernels::OptimizerUpdate>(*update_, replica_->compute(),
-                                            {.weights = replica_->values(),
-                                             .gradients = replica_->gradients(),
-                                             .first_state = momenta_->data(),
-                                             .inputs = replica_->inputs(),
-                                             .results = replica_->results(),
-                                             .copy = replica_->mixed() ? replica_->low_value(0) : nullptr});
+  kernels::run_op<kernels::OptimizerUpdate>(
+      *update_, replica_->compute(),
+      {.weights = replica_->arenas.values(),
+       .gradients = replica_->arenas.gradients(),
+       .first_state = momenta_->data(),
+       .inputs = replica_->arenas.inputs(),
+       .results = replica_->arenas.results(),
+       .copy = replica_->arenas.mixed() ? replica_->arenas.low_value(0) : nullptr});
 }
 
 void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
@@ -102,16 +104,16 @@ void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
 }
 
 void BareLoop::run() {
-  replica_->make_images();
-  replica_->run(plan_->forward());
-  replica_->run(plan_->running());
-  replica_->run(plan_->loss());
-  replica_->run(plan_->backward());
+  replica_->runner.make_images();
+  replica_->runner.run(0, plan_->forward());
+  replica_->runner.run(0, plan_->running());
+  replica_->runner.run(0, plan_->loss());
+  replica_->runner.run(0, plan_->backward());
   update();
 }
 
 double BareLoop::take_loss() {
-  const kernels::StepResults results = replica_->take_results().front();
+  const kernels::StepResults results = replica_->arenas.take_results().front();
   return results.samples ? results.loss_sum / static_cast<double>(results.samples) : 0;
 }
 

@@ -12,7 +12,7 @@
 #include "dp/loader.h"
 #include "dp/model.h"
 #include "dp/optimizer.h"
-#include "engine/replica/replica.h"
+#include "engine/step/replica.h"
 
 namespace dp::benchmarks {
 
@@ -33,7 +33,7 @@ class BareLoop {
   void update();
   std::int64_t parameter_count() const { return table_->size(); }
   double take_loss();  // mean over the samples since the last call
-  const MemoryUse& memory_use() const { return replica_->memory_use(); }
+  const MemoryUse& memory_use() const { return replica_->device.memory_use(); }
 
  private:
   void upload(const Batch& batch, const Sgd& sgd);

@@ -128,7 +128,7 @@ class Lab {
     ring_.recording = true;
     const std::size_t before = ring_.size() + ring_.dropped();
     for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
-      loop_.replica().run(*stage);
+      loop_.replica().runner.run(0, *stage);
     compute.detail(kUpdate);
     loop_.update();
     compute.trace(&ring_);
@@ -156,7 +156,7 @@ class Lab {
     loop_.replica().compute().synchronize();
     start = Clock::now();
     for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
-      loop_.replica().run_segment(*stage, /*first=*/true, after);
+      loop_.replica().runner.run_segment(0, *stage, /*first=*/true, after);
     loop_.update();
     stop(update_case_);
   }

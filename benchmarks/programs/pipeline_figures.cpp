@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "engine/parallel/pipeline/schedule.h"
+#include "engine/step/pipeline/schedule.h"
 
 namespace dp::benchmarks {
 

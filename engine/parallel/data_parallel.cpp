@@ -1,5 +1,5 @@
-// The calls of a DataParallel. Each prepares the step on the caller's thread and then runs it on every replica; the
-// step itself is in training_step.cpp.
+// The calls of a DataParallel. Each prepares the step on the caller's thread and then runs it on every worker; the
+// step itself is in engine/step/worker.cpp.
 #include "dp/data_parallel.h"
 
 #include <fmt/format.h>
@@ -11,12 +11,11 @@
 #include "engine/base/crc32c.h"
 #include "engine/optimizer/optimizer.h"
 #include "engine/parallel/data_parallel_state.h"
-#include "engine/parallel/state/loss_scale.h"
+#include "engine/state/loss_scale.h"
 
 namespace dp {
 
-using engine::GradientSync;
-using engine::Replica;
+using engine::Worker;
 using NamedTensor = std::pair<std::string, Tensor>;
 
 namespace {
@@ -77,21 +76,18 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   engine::check(optimizer);
   check_batch(batch, s.setup.model);
   s.require_two_values(batch.size(), batch.global_size(), micro_batches);
-  s.step->number_rows(batch.size());
+  s.team.number_rows(batch.size());
   s.begin_change();
   if (s.begun) s.end_step();
   s.reserve(engine::training_batch(batch.size(), batch.resident, s.setup.options));
   s.reserve(update);
-  s.graphs->begin_step({batch.size(), batch.global_size(), update, batch.resident.set != nullptr},
-                       s.setup.pipelined() ? 1 : micro_batches, s.step_is_eager());
+  s.team.graphs->begin_step({batch.size(), batch.global_size(), update, batch.resident.set != nullptr},
+                            s.setup.pipelined() ? 1 : micro_batches, s.step_is_eager());
   const kernels::StepInputs inputs = s.step_inputs(batch.global_size(), &optimizer);
-  s.team.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
-    s.step->train(replica, gradient_sync, batch, inputs, update);
-  });
-  s.graphs->end_step();
+  s.team.on_workers([&](Worker& worker) { worker.train(batch, inputs, update); });
+  s.team.graphs->end_step();
   s.end_step();
-  s.optimizer.updated();
-  for (const auto& average : s.averages) average->updated();
+  s.updated();
   s.state_dict.trained(std::min<std::int64_t>(micro_batches, batch.size()));  // only micro-batches with rows
   if (s.setup.options.check_replicas && !replicas_identical()) {
     s.team.pool.abort_flag()->store(true);  // these weights must not be saved
@@ -104,13 +100,10 @@ void DataParallel::evaluate(const Batch& batch) {
   check_batch(batch, s.setup.model);
   s.forward_rows = 0;
   s.reserve(engine::evaluated_batch(batch.size(), batch.resident, s.setup.options));
-  s.graphs->evaluated(batch.global_size(), batch.resident.set != nullptr);
+  s.team.graphs->evaluated(batch.global_size(), batch.resident.set != nullptr);
   s.state_dict.broadcast_buffers();
   const kernels::StepInputs inputs = s.step_inputs(batch.global_size());
-  s.team.on_replicas([&](Replica& replica, GradientSync& gradient_sync) {
-    engine::LogitsStore* const store = s.logits_stores.empty() ? nullptr : s.logits_stores[s.team.local(replica)].get();
-    s.step->evaluate(replica, gradient_sync, batch, inputs, store);
-  });
+  s.team.on_workers([&](Worker& worker) { worker.evaluate(batch, inputs); });
 }
 
 void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
@@ -125,7 +118,7 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
     s.require_two_values(rows, options.process_group ? rows * s.setup.size() : rows, options.grad_accum_steps);
   std::vector<engine::BatchKind> batches;
   for (const std::int64_t rows : train_batches)
-    s.step->number_rows(rows), batches.push_back(engine::training_batch(rows, train_images, options));
+    s.team.number_rows(rows), batches.push_back(engine::training_batch(rows, train_images, options));
   for (const std::int64_t rows : eval_batches) batches.push_back(engine::evaluated_batch(rows, eval_images, options));
   std::optional<Optimizer> update;
   if (optimizer)
@@ -135,8 +128,8 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   s.reservations.require_room(batches, update, /*together=*/true);
   s.reservations.place(batches);
   if (update) s.reserve(engine::kind_of(*update));
-  s.graphs->prepared();
-  if (options.process_group) s.rank_memory = s.team.of_all_ranks(s.team.replicas.front()->memory_use());
+  s.team.graphs->prepared();
+  if (options.process_group) s.rank_memory = s.team.of_all_ranks(s.first().device.memory_use());
 }
 
 // --- the parts of a step ------------------------------------------------------------------------------------------
@@ -156,13 +149,12 @@ void DataParallel::set_weights(const std::vector<NamedTensor>& tensors) {
   State& s = *state_;
   s.begin_change();
   s.state_dict.set_weights(tensors);
-  if (s.setup.options.ema_decay)
-    s.team.on_master([&](Replica& master, GradientSync&) { s.average_of(master).restart(); });
+  if (s.setup.options.ema_decay) s.team.on_master([](Worker& master) { master.average->restart(); });
 }
 
 void DataParallel::set_optimizer_state(const OptimizerState& state) {
   state_->forward_rows = 0;
-  if (state_->optimizer.set_state(state)) state_->graphs->prepared();
+  if (state_->optimizer.set_state(state)) state_->team.graphs->prepared();
 }
 
 std::int64_t DataParallel::step_count() const { return state_->team.step + (state_->begun ? 1 : 0); }
@@ -177,7 +169,7 @@ void DataParallel::swap_average() {
     throw Error(ErrorCode::usage, "there is no moving average of the weights; set ema_decay");
   s.begin_change();
   s.team.wait_for_all();
-  s.team.on_master([&](Replica& master, GradientSync&) { s.average_of(master).swap(); });
+  s.team.on_master([](Worker& master) { master.average->swap(); });
   s.state_dict.broadcast_weights();
   s.state_dict.buffers_changed();
 }
@@ -200,12 +192,13 @@ void DataParallel::set_average_weights(const std::vector<NamedTensor>& tensors) 
 }
 
 std::int64_t DataParallel::average_updates() const {
-  return state_->averages.empty() ? 0 : state_->averages.front()->updates();
+  return state_->first().average ? state_->first().average->updates() : 0;
 }
 
 void DataParallel::set_average_updates(std::int64_t updates) {
   if (updates < 0) throw Error(ErrorCode::usage, fmt::format("a moving average cannot have made {} updates", updates));
-  for (const auto& average : state_->averages) average->set_updates(updates);
+  for (const auto& worker : state_->team.workers)
+    if (worker->average) worker->average->set_updates(updates);
 }
 
 std::optional<LossScale> DataParallel::loss_scale() const {
@@ -225,13 +218,15 @@ bool DataParallel::replicas_identical() const {
   s.team.wait_for_all();
   s.state_dict.gather_values();
   // With mixed precision, also compares the weights in the activation type.
-  std::vector<std::vector<std::byte>> copies(s.team.replicas.size());
-  s.team.on_replicas([&](Replica& replica, GradientSync&) {
-    const std::size_t low = s.setup.sizes_of(replica).low_values, bytes = replica.table().bytes();
-    auto& copy = copies[s.team.local(replica)];
+  std::vector<std::vector<std::byte>> copies(s.team.workers.size());
+  s.team.on_workers([&](Worker& worker) {
+    const engine::Arenas& arenas = worker.arenas;
+    const std::size_t bytes = arenas.table().bytes();
+    const std::size_t low = s.setup.sizes_of(worker.rank(), worker.stage(), worker.context()).low_values;
+    auto& copy = copies[worker.number];
     copy.resize(bytes + low);
-    replica.compute().download(copy.data(), replica.values(), bytes);
-    if (low != 0) replica.compute().download(copy.data() + bytes, replica.low_value(0), low);
+    worker.compute().download(copy.data(), arenas.values(), bytes);
+    if (low != 0) worker.compute().download(copy.data() + bytes, arenas.low_value(0), low);
   });
   if (s.setup.options.process_group) {
     const auto digests = s.team.of_all_ranks(crc32c(copies.front()));

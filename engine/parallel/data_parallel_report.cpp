@@ -6,25 +6,25 @@
 
 #include "dp/error.h"
 #include "engine/parallel/data_parallel_state.h"
-#include "engine/parallel/parallel_option_table.h"
-#include "engine/parallel/pipeline/schedule.h"
 #include "engine/parallel/step_timeline.h"
-#include "engine/replica/memory_room.h"
+#include "engine/step/memory_room.h"
+#include "engine/step/parallel_option_table.h"
+#include "engine/step/pipeline/schedule.h"
 
 namespace dp {
 
 Stats DataParallel::take_stats() {
   State& s = *state_;
-  std::vector<std::vector<kernels::StepResults>> results(s.team.replicas.size());  // [replica][shard of the replica]
-  s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
-    gradient_sync.synchronize();
-    auto& result = results[s.team.local(replica)];
-    result = replica.take_results();
+  std::vector<std::vector<kernels::StepResults>> results(s.team.workers.size());  // [replica][shard of the replica]
+  s.team.on_workers([&](engine::Worker& worker) {
+    worker.sync->synchronize();
+    auto& result = results[worker.number];
+    result = worker.arenas.take_results();
     std::int64_t bad_samples = 0;
     for (const kernels::StepResults& shard : result) bad_samples += shard.nonfinite;
     if (s.setup.options.on_nonfinite == OnNonfinite::abort &&
         (bad_samples != 0 || result.front().grad_nonfinite != 0)) {
-      replica.enter(bad_samples ? engine::Phase::loss : engine::Phase::update);
+      worker.clock.enter(bad_samples ? engine::Phase::loss : engine::Phase::update);
       throw Error(ErrorCode::nonfinite,
                   "a loss or gradient is not finite, in this step or in an earlier one since the last report");
     }
@@ -66,27 +66,31 @@ bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
     return (micro + s.setup.shards() - 1) / s.setup.shards() * items;
   };
   const std::size_t row_bytes = static_cast<std::size_t>(s.setup.model.output().numel()) * s.setup.element_bytes();
-  s.logits_stores.clear();
-  std::vector<std::unique_ptr<engine::LogitsStore>> stores(s.team.replicas.size());
-  s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
-    const std::int64_t most = s.setup.is_last(replica.stage()) ? batches * most_of(replica.rank()) : 0;
+  const auto drop = [&] {
+    for (const auto& worker : s.team.workers) worker->logits.reset();
+  };
+  drop();
+  s.team.on_workers([&](engine::Worker& worker) {
+    const std::int64_t most = s.setup.is_last(worker.stage()) ? batches * most_of(worker.rank()) : 0;
     try {
-      stores[s.team.local(replica)] = std::make_unique<engine::LogitsStore>(replica, most, row_bytes);
+      worker.logits = std::make_unique<engine::LogitsStore>(worker, most, row_bytes);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::device) throw;
     } catch (const std::bad_alloc&) {
     }
   });
-  if (std::any_of(stores.begin(), stores.end(), [](const auto& store) { return store == nullptr; })) return false;
-  s.logits_stores = std::move(stores);
-  return true;
+  const bool all = std::ranges::all_of(s.team.workers, [](const auto& worker) { return worker->logits != nullptr; });
+  if (!all) drop();
+  return all;
 }
 
 EvaluatedLogits DataParallel::take_logits() {
   State& s = *state_;
   EvaluatedLogits taken;
   std::vector<std::int64_t> begins;
-  for (const auto& store : s.logits_stores) {
+  for (const auto& worker : s.team.workers) {
+    const engine::LogitsStore* const store = worker->logits.get();
+    if (store == nullptr) return taken;
     begins.push_back(static_cast<std::int64_t>(taken.samples.size()));
     taken.samples.insert(taken.samples.end(), store->samples().begin(), store->samples().end());
     taken.labels.insert(taken.labels.end(), store->labels().begin(), store->labels().end());
@@ -94,19 +98,18 @@ EvaluatedLogits DataParallel::take_logits() {
   if (taken.samples.empty()) return taken;
   const std::int64_t classes = s.setup.model.output().numel();
   taken.logits = Tensor({static_cast<std::int64_t>(taken.samples.size()), classes}, s.setup.type());
-  s.team.on_replicas([&](engine::Replica& replica, engine::GradientSync&) {
-    const std::size_t local = s.team.local(replica);
+  s.team.on_workers([&](engine::Worker& worker) {
     auto* const to = static_cast<std::byte*>(taken.logits.raw()) +
-                     static_cast<std::size_t>(begins[local] * classes) * s.setup.element_bytes();
-    s.logits_stores[local]->download(to);
-    s.logits_stores[local]->clear();
+                     static_cast<std::size_t>(begins[worker.number] * classes) * s.setup.element_bytes();
+    worker.logits->download(to);
+    worker.logits->clear();
   });
   return taken;
 }
 
 std::vector<PhaseTimes> DataParallel::take_phase_times() {
   std::vector<PhaseTimes> times;
-  for (const auto& replica : state_->team.replicas) times.push_back(replica->take_times());
+  for (const auto& worker : state_->team.workers) times.push_back(worker->clock.take_times());
   return state_->setup.options.process_group ? state_->team.of_all_ranks(times.front()) : times;
 }
 
@@ -118,7 +121,7 @@ int DataParallel::size() const { return state_->setup.size() * state_->setup.sta
 std::vector<std::string> DataParallel::device_names() const { return state_->device_names; }
 
 std::string DataParallel::communicator() const {
-  if (!state_->team.io.empty()) return state_->team.io.front()->name();
+  if (state_->first().io) return state_->first().io->name();
   return communicator_name(state_->setup.options.comm);
 }
 
@@ -128,11 +131,12 @@ Choice DataParallel::communicator_choice() const {
   return {communicator_name(state_->setup.options.comm), state_->communicator_reason};
 }
 
-Choice DataParallel::graphs_choice() const { return state_->graphs->choice(); }
+Choice DataParallel::graphs_choice() const { return state_->team.graphs->choice(); }
 
 MemoryUse DataParallel::memory_use(int device) const {
   const auto at = static_cast<std::size_t>(device);
-  return state_->setup.options.process_group ? state_->rank_memory.at(at) : state_->team.replicas.at(at)->memory_use();
+  return state_->setup.options.process_group ? state_->rank_memory.at(at)
+                                             : state_->team.workers.at(at)->device.memory_use();
 }
 
 std::string DataParallel::describe_pipeline() const {
@@ -144,7 +148,7 @@ std::string DataParallel::describe_pipeline() const {
   const std::vector<engine::StageSeconds> equal(setup.stages.size(), {1, 1, 1});
   const double bubble = engine::simulate(pipeline.schedule, equal, pipeline.micro_batches, /*hand_over=*/0).bubble;
   std::size_t fullest = 0;
-  for (const auto& replica : state_->team.replicas) fullest = std::max(fullest, replica->memory_use().total());
+  for (const auto& worker : state_->team.workers) fullest = std::max(fullest, worker->device.memory_use().total());
   return fmt::format(
       "pipeline: {} stages at{}, {:.1f} % balanced, bubble {:.0f} % ({}, {} micro-batches), {} on the "
       "fullest device",
@@ -152,7 +156,7 @@ std::string DataParallel::describe_pipeline() const {
       parallel_option_table().text("schedule", setup.options), pipeline.micro_batches, engine::in_units(fullest));
 }
 
-std::string DataParallel::describe_steps() const { return state_->graphs->describe(); }
+std::string DataParallel::describe_steps() const { return state_->team.graphs->describe(); }
 
 std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   State& s = *state_;
@@ -184,7 +188,7 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
                                  : "one replica sums nothing: no gradient is rounded to bfloat16\n";
   text += "buckets, in the order in which they become ready\n";
   for (int stage = s.setup.stage_count(); stage-- > 0;)
-    for (const auto& bucket : s.team.gradient_syncs[s.team.number(0, stage)]->buckets())
+    for (const auto& bucket : s.team.workers[s.team.number(0, stage)]->sync->buckets())
       text += fmt::format(
           "  {:>10} to {:>10}  {:.2f} MiB  from {}\n", bucket.range.begin, bucket.range.end,
           static_cast<double>(bucket.range.size()) * static_cast<double>(s.setup.element_bytes()) / (1 << 20),
@@ -193,15 +197,15 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
       s.setup.options.process_group ? (global_batch + s.setup.size() - 1) / s.setup.size() : global_batch;
   const std::int64_t micro = engine::shard_of(whole, 0, s.setup.options.grad_accum_steps, Split::balanced).size();
   std::vector<std::string> plans(s.setup.stages.size());
-  s.team.on_first_of_stages([&](engine::Replica& replica, engine::GradientSync&) {
-    std::string& own = plans[static_cast<std::size_t>(replica.stage())];
-    if (s.setup.pipelined()) own = fmt::format("stage {}\n", replica.stage());
+  s.team.on_first_of_stages([&](engine::Worker& worker) {
+    std::string& own = plans[static_cast<std::size_t>(worker.stage())];
+    if (s.setup.pipelined()) own = fmt::format("stage {}\n", worker.stage());
     for (const bool training : {true, false}) {
       const std::int64_t rows =
-          s.setup.rows_of(training || s.setup.pipelined() ? micro : whole, replica.rank(), 0).size();
+          s.setup.rows_of(training || s.setup.pipelined() ? micro : whole, worker.rank(), 0).size();
       const bool gathers = training && s.setup.options.loss == LossAt::gathered;
-      own += replica.describe(
-          replica.plan(s.setup.plan_options(replica.stage(), rows, training, /*accumulate=*/false, gathers)));
+      own += worker.runner.describe(
+          worker.runner.plan(s.setup.plan_options(worker.stage(), rows, training, /*accumulate=*/false, gathers)));
     }
   });
   for (const std::string& stage : plans) text += stage;

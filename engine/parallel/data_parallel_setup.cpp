@@ -9,8 +9,8 @@
 #include "dp/random.h"
 #include "engine/base/test_modes.h"
 #include "engine/parallel/data_parallel_state.h"
-#include "engine/parallel/state/loss_scale.h"
-#include "engine/parallel/tuning/bucket_tuning.h"
+#include "engine/state/loss_scale.h"
+#include "engine/step/bucket_tuning.h"
 #include "kernels/device/host/cores.h"
 
 namespace dp {
@@ -60,7 +60,7 @@ kernels::ContextOptions context_options(const DataParallelOptions& o, int replic
 
 // On GPUs, from the cost of an all-reduce, measured once per set of devices. A fixed size on other devices, for small
 // networks, and if the result must not depend on timing. Collective.
-std::size_t usual_bucket_bytes(engine::ReplicaSet& team,
+std::size_t usual_bucket_bytes(engine::Team& team,
                                const std::vector<std::unique_ptr<kernels::Communicator>>& communicators) {
   const DataParallelOptions& o = team.setup.options;
   if (o.devices.front().kind != DeviceKind::cuda || team.setup.size() == 1 || team.setup.pipelined() || !o.autotune ||
@@ -83,7 +83,7 @@ std::size_t usual_bucket_bytes(engine::ReplicaSet& team,
   if (bytes < 1) {
     team.run([&](int local) {
       const auto at = static_cast<std::size_t>(local);
-      const engine::SumCost cost = engine::measure_sums(*team.replicas[at], *communicators[at], o.reduce_dtype);
+      const engine::SumCost cost = engine::measure_sums(*team.workers[at], *communicators[at], o.reduce_dtype);
       if (local == 0) bytes = static_cast<double>(engine::bucket_bytes_for(cost));
     });
     bytes = of_first(bytes);
@@ -93,11 +93,11 @@ std::size_t usual_bucket_bytes(engine::ReplicaSet& team,
 }
 
 // Why this process cannot use graphs; empty if it can. Other ranks may still refuse.
-std::string graphs_refusal(const engine::ReplicaSet& team) {
+std::string graphs_refusal(const engine::Team& team) {
   const DataParallelOptions& o = team.setup.options;
-  if (!team.replicas.front()->context().has_graphs()) return "only GPUs have CUDA graphs";
+  if (!team.workers.front()->context().has_graphs()) return "only GPUs have CUDA graphs";
   if (o.graphs == Graphs::never) return "set by the caller (--graphs never)";
-  const bool may_deadlock = o.comm == Comm::nccl && team.replicas.size() > 1;
+  const bool may_deadlock = o.comm == Comm::nccl && team.workers.size() > 1;
   if (may_deadlock && o.graphs == Graphs::automatic) return kNcclInGraphs;
   if (may_deadlock) std::fprintf(stderr, "dp: warning: --graphs always: %s\n", kNcclInGraphs);
   return {};
@@ -110,8 +110,7 @@ DataParallel::State::State(const Model& model, ResolvedOptions resolved)
       communicator_reason(std::move(resolved.communicator_reason)),
       threads_notice(std::move(resolved.threads_notice)),
       team(setup),
-      gathered_loss(team),
-      reservations(team, gathered_loss),
+      reservations(team),
       state_dict(team),
       optimizer(team, state_dict) {
   const DataParallelOptions& options = setup.options;
@@ -124,26 +123,23 @@ DataParallel::State::State(const Model& model, ResolvedOptions resolved)
       if (theirs != options.reduce_dtype)
         refuse("--reduce-dtype differs between the ranks; start all ranks with the same one");
   }
-  make_replicas();
+  make_workers();
   if (*options.timeout_seconds > 0 || options.stop != nullptr) team.watch();  // the first collectives follow
   make_communicators();
   if (setup.scales_loss()) engine::write_loss_scale(team, {options.loss_scale.initial, 0});
   make_graphs();
   if (options.trace_steps > 0) make_tracers();
   set_initial_weights();
-  if (options.ema_decay && team.replicas.front()->rank() == 0) averages.resize(setup.stages.size());
-  if (options.ema_decay)
-    team.on_master([&](engine::Replica& master, engine::GradientSync&) {
-      auto& average = averages[static_cast<std::size_t>(master.stage())];
-      average = std::make_unique<engine::MovingAverage>(master, *options.ema_decay,
-                                                        setup.stage_of(master).norms.buffer_size());
-      average->restart();
-    });
-  step = std::make_unique<engine::TrainingStep>(team, *graphs, gathered_loss, averages);
+  if (!options.ema_decay) return;
+  team.on_master([&](engine::Worker& master) {
+    master.average = std::make_unique<engine::MovingAverage>(master, *options.ema_decay,
+                                                             setup.stage(master.stage()).norms.buffer_size());
+    master.average->restart();
+  });
 }
 
 // The first replica's plan chooses the parameter layouts of all.
-void DataParallel::State::make_replicas() {
+void DataParallel::State::make_workers() {
   const DataParallelOptions& options = setup.options;
   std::vector<std::unique_ptr<kernels::Context>> contexts(options.devices.size());
   kernels::Backend& backend = kernels::backend(options.devices.front().kind);
@@ -163,12 +159,10 @@ void DataParallel::State::make_replicas() {
   reservations.require_room_for_weights(*contexts.front());
 
   team.run([&](int local) {
-    const auto r = static_cast<std::size_t>(local);
+    const auto number = static_cast<std::size_t>(local);
     const int rank = options.process_group ? options.process_group->rank() : local / setup.stage_count();
-    const int number = local % setup.stage_count();
-    const engine::Stage& stage = setup.stage(number);
-    team.replicas[r] = std::make_unique<engine::Replica>(stage.model, std::move(contexts[r]), *stage.table, stage.norms,
-                                                         setup.replica_options(rank, number));
+    team.workers[number] =
+        std::make_unique<engine::Worker>(team, number, std::move(contexts[number]), rank, local % setup.stage_count());
   });
 }
 
@@ -176,18 +170,19 @@ void DataParallel::State::make_replicas() {
 void DataParallel::State::make_communicators() {
   DataParallelOptions& options = setup.options;
   const std::size_t count = options.devices.size();
-  std::vector<std::unique_ptr<kernels::Communicator>> of_buckets(count);
+  std::vector<std::unique_ptr<kernels::Communicator>> of_buckets(count), io(count);
   team.watched([&] {
     kernels::Backend& backend = kernels::backend(options.devices.front().kind);
     const std::string name = communicator_name(options.comm);
-    kernels::Context& first = team.replicas.front()->context();
+    kernels::Context& first = team.workers.front()->context();
     if (options.process_group && setup.size() > 1) {
       of_buckets.front() = backend.join(name, first, options.process_group->state());
-      team.io.push_back(backend.join(name, first, options.process_group->state()));
+      io.front() = backend.join(name, first, options.process_group->state());
     } else if (setup.shards() > 1) {
       team.connect(of_buckets, backend, name);
-      if (setup.size() > 1) team.connect(team.io, backend, name);
+      if (setup.size() > 1) team.connect(io, backend, name);
     }
+    for (const auto& worker : team.workers) worker->io = std::move(io[worker->number]);
     team.link(backend);
   });
   const std::size_t usual = options.bucket_bytes != 0 ? 0 : usual_bucket_bytes(team, of_buckets);
@@ -200,23 +195,17 @@ void DataParallel::State::make_communicators() {
   std::optional<kernels::LossScaling> scaling;
   if (setup.scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};
   team.run([&](int local) {
-    const auto r = static_cast<std::size_t>(local);
-    team.gradient_syncs[r] = std::make_unique<engine::GradientSync>(
-        *team.replicas[r], std::move(of_buckets[r]), options.reduce, buckets[r % buckets.size()],
-        *setup.stage_of(*team.replicas[r]).groups, setup.failpoints, options.reduce_dtype, scaling,
-        options.ema_decay.has_value(), std::move(norms[r]));
+    const auto number = static_cast<std::size_t>(local);
+    engine::Worker& worker = *team.workers[number];
+    const auto stage = static_cast<std::size_t>(worker.stage());
+    worker.sync = std::make_unique<engine::GradientSync>(
+        worker, std::move(of_buckets[number]), options.reduce, buckets[stage], *setup.stage(worker.stage()).groups,
+        setup.failpoints, options.reduce_dtype, scaling, options.ema_decay.has_value(), std::move(norms[number]));
   });
 }
 
 void DataParallel::State::make_graphs() {
   const DataParallelOptions& options = setup.options;
-  engine::StepGraphs::Members members;
-  for (std::size_t r = 0; r < team.replicas.size(); ++r) {
-    members.replicas.push_back(team.replicas[r].get());
-    members.gradient_syncs.push_back(team.gradient_syncs[r].get());
-    if (!team.io.empty()) members.io.push_back(team.io[r].get());
-    members.links.push_back(team.ends_of_links(r));
-  }
   std::string refusal = graphs_refusal(team);
   bool required = options.graphs == Graphs::always;
   if (options.process_group && setup.size() > 1) {
@@ -231,22 +220,17 @@ void DataParallel::State::make_graphs() {
       if (refusal.empty() && (wish.graphs == 0 || wish.trace_first != wishes.front().trace_first ||
                               wish.trace_steps != wishes.front().trace_steps))
         refusal = "a rank disables graphs, or traces other steps";
-    members.all_ranks = [this](bool yes) {
-      const std::vector<char> all = team.of_all_ranks(static_cast<char>(yes));
-      return std::count(all.begin(), all.end(), char{1}) == setup.size();
-    };
   }
   if (required && !refusal.empty()) refuse("--graphs always is not possible: " + refusal);
-  graphs =
-      std::make_unique<engine::StepGraphs>(std::move(members), team.pool.abort_flag(), std::move(refusal), required);
+  team.graphs = std::make_unique<engine::StepGraphs>(team, std::move(refusal), required);
 }
 
 void DataParallel::State::make_tracers() {
-  for (std::size_t r = 0; r < team.replicas.size(); ++r) {
-    team.tracers.push_back(std::make_unique<engine::Tracer>(setup.options.trace_first, setup.options.trace_steps));
-    team.replicas[r]->trace(*team.tracers[r]);
-    team.gradient_syncs[r]->trace(*team.tracers[r]);
-    if (!team.io.empty()) team.io[r]->trace(&team.tracers[r]->compute);
+  for (const auto& worker : team.workers) {
+    worker->tracer = std::make_unique<engine::Tracer>(setup.options.trace_first, setup.options.trace_steps);
+    worker->clock.trace(*worker->tracer);
+    worker->sync->trace(*worker->tracer);
+    if (worker->io) worker->io->trace(&worker->tracer->compute);
   }
 }
 
@@ -303,7 +287,7 @@ kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, 
   inputs.max_norm = options.clip_grad_norm ? static_cast<float>(*options.clip_grad_norm) : 0.0f;
   inputs.skip_nonfinite = options.on_nonfinite == OnNonfinite::skip;
   if (update != nullptr) inputs.update = optimizer.inputs(*update);
-  if (!averages.empty()) inputs.average_share = averages.front()->next_share();
+  if (first().average) inputs.average_share = first().average->next_share();
   return inputs;
 }
 

@@ -7,14 +7,11 @@
 #include <vector>
 
 #include "dp/data_parallel.h"
-#include "engine/parallel/gathered_loss.h"
-#include "engine/parallel/memory/reservations.h"
-#include "engine/parallel/replica_set.h"
-#include "engine/parallel/state/moving_average.h"
-#include "engine/parallel/state/replicated_optimizer.h"
-#include "engine/parallel/state/state_dict.h"
-#include "engine/parallel/step_graphs.h"
-#include "engine/parallel/training_step.h"
+#include "engine/state/replicated_optimizer.h"
+#include "engine/state/state_dict.h"
+#include "engine/step/reservations.h"
+#include "engine/step/step_graphs.h"
+#include "engine/step/team.h"
 
 namespace dp {
 
@@ -22,7 +19,7 @@ namespace dp {
 struct DataParallel::State {
   State(const Model& model, ResolvedOptions resolved);  // data_parallel_setup.cpp
   ~State();
-  void make_replicas();
+  void make_workers();
   void make_communicators();
   void make_graphs();
   void make_tracers();
@@ -34,40 +31,37 @@ struct DataParallel::State {
   void require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const;
   void reserve(const engine::BatchKind& batch) { reservations.reserve(batch); }
   void reserve(const engine::UpdateKind& update) {
-    if (optimizer.reserve(update)) graphs->prepared();
+    if (optimizer.reserve(update)) team.graphs->prepared();
   }
   // The parts of a step, one by one (step_by_step.cpp).
   const Tensor& forward_all(const Tensor& images, bool training);
   void backward(const Tensor& logits_grad);
   void update(const Optimizer& by);
   void end_step() { ++team.step, begun = false; }
+  void updated() {  // after a step with an update
+    optimizer.updated();
+    for (const auto& worker : team.workers)
+      if (worker->average) worker->average->updated();
+  }
   // Call before weights or running statistics change.
   void begin_change() {
     forward_rows = 0;
     ++team.weights_version;
   }
-  engine::MovingAverage& average_of(const engine::Replica& master) {
-    return *averages[static_cast<std::size_t>(master.stage())];
-  }
+  engine::Worker& first() const { return *team.workers.front(); }  // the master, or this rank's own
   // Whether the next step must not run as a graph, because of failpoints or because it is traced.
   bool step_is_eager() const {
-    return !setup.failpoints.empty() || (!team.tracers.empty() && team.tracers.front()->records_next());
+    return !setup.failpoints.empty() || (first().tracer != nullptr && first().tracer->records_next());
   }
 
   engine::ModelSetup setup;
   const std::string communicator_reason, threads_notice;
   std::vector<std::string> device_names;
-  engine::ReplicaSet team;
-  engine::GatheredLoss gathered_loss;
+  engine::Team team;
   engine::Reservations reservations;
   engine::StateDict state_dict;
   engine::ReplicatedOptimizer optimizer;
-  engine::MovingAverages averages;
-  std::unique_ptr<engine::StepGraphs> graphs;
-  std::unique_ptr<engine::TrainingStep> step;
 
-  // One per replica of this process; empty unless evaluate() stores logits.
-  std::vector<std::unique_ptr<engine::LogitsStore>> logits_stores;
   std::vector<MemoryUse> rank_memory;  // of all ranks, at the last prepare()
   bool begun = false;                  // forward() has used this step's dropout key
   std::int64_t forward_rows = 0;       // of the last forward(); 0: backward() is not allowed

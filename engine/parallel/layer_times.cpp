@@ -16,8 +16,8 @@ struct Sum {
 
 class Collector {
  public:
-  Collector(const Replica& replica, const kernels::Rates& rates) : rates_(rates) {
-    for (const auto& plan : replica.plans())
+  Collector(const PlanRunner& runner, const kernels::Rates& rates) : rates_(rates) {
+    for (const auto& plan : runner.plans())
       for (const auto* stage : {&plan->forward(), &plan->running(), &plan->loss(), &plan->backward(), &plan->weights()})
         for (const PlanStep& step : *stage) steps_[layer_detail(step.name)] = &step;
   }
@@ -65,8 +65,8 @@ class Collector {
 
 }  // namespace
 
-std::vector<LayerTime> layer_times(const Replica& replica, const Tracer& tracer, const kernels::Rates& rates) {
-  Collector collector(replica, rates);
+std::vector<LayerTime> layer_times(const PlanRunner& runner, const Tracer& tracer, const kernels::Rates& rates) {
+  Collector collector(runner, rates);
   collector.add(tracer.compute);
   collector.add(tracer.communication);
   return collector.take();

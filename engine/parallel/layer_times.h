@@ -5,11 +5,11 @@
 
 #include "dp/statistics.h"
 #include "engine/observe/tracer.h"
-#include "engine/replica/replica.h"
+#include "engine/step/plan_runner.h"
 
 namespace dp::engine {
 
 // In the order of execution. Empty if no step was traced.
-std::vector<LayerTime> layer_times(const Replica& replica, const Tracer& tracer, const kernels::Rates& rates);
+std::vector<LayerTime> layer_times(const PlanRunner& runner, const Tracer& tracer, const kernels::Rates& rates);
 
 }  // namespace dp::engine

@@ -63,7 +63,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   if (training) require_two_values(rows, rows, /*micro_batches=*/1);
   Batch batch;
   batch.images = forward_images = images;
-  step->number_rows(rows);
+  team.number_rows(rows);
   forward_rows = 0;
   if (training) begin_change();
   if (training && begun) end_step();
@@ -71,18 +71,18 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   reserve({rows, training, /*gathers=*/true, /*micro_batches=*/1});
   if (!training) state_dict.broadcast_buffers();
   const kernels::StepInputs inputs = step_inputs(rows);
-  team.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
-    step->forward_alone(replica, gradient_sync, batch, rows, training, inputs);
-    if (replica.rank() == 0) offset = replica.plan_of(0)->logits().offset;
+  team.on_workers([&](engine::Worker& worker) {
+    worker.forward_alone(batch, rows, training, inputs);
+    if (worker.rank() == 0) offset = worker.runner.plan_of(0)->logits().offset;
   });
-  engine::Replica& master = *team.replicas.front();
+  engine::Worker& master = first();
   const bool alone = setup.size() == 1;
   const Shape shape = model.output().prepended(rows);
   const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * setup.element_bytes();
-  logits =
-      Tensor(shape, setup.type(),
-             std::make_shared<BufferStorage>(alone ? master.arena() : gathered_loss.logits(), alone ? offset : 0, bytes,
-                                             setup.options.devices.front(), master.context().host_accessible()));
+  logits = Tensor(
+      shape, setup.type(),
+      std::make_shared<BufferStorage>(alone ? master.runner.arena() : master.gathered_loss.logits(), alone ? offset : 0,
+                                      bytes, setup.options.devices.front(), master.context().host_accessible()));
   if (training) {
     begun = true;
     forward_rows = rows;
@@ -101,9 +101,7 @@ void DataParallel::State::backward(const Tensor& logits_grad) {
                                       to_string(logits.dtype()));
   const std::int64_t rows = forward_rows;
   forward_rows = 0;
-  team.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
-    step->backward_alone(replica, gradient_sync, logits_grad, rows);
-  });
+  team.on_workers([&](engine::Worker& worker) { worker.backward_alone(logits_grad, rows); });
 }
 
 void DataParallel::State::update(const Optimizer& by) {
@@ -114,12 +112,9 @@ void DataParallel::State::update(const Optimizer& by) {
   const engine::UpdateKind kind = engine::kind_of(by);
   reserve(kind);
   const kernels::StepInputs inputs = step_inputs(1, &by);
-  team.on_replicas([&](engine::Replica& replica, engine::GradientSync& gradient_sync) {
-    step->update_alone(replica, gradient_sync, inputs, kind);
-  });
+  team.on_workers([&](engine::Worker& worker) { worker.update_alone(inputs, kind); });
   end_step();
-  optimizer.updated();
-  for (const auto& average : averages) average->updated();
+  updated();
 }
 
 }  // namespace dp

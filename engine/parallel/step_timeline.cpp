@@ -64,33 +64,35 @@ std::string joined(const std::vector<std::string>& texts) {
   return all;
 }
 
+// Adds the spans of all finished work to the worker's tracer.
+void trace(Worker& worker) {
+  worker.clock.trace(*worker.tracer);
+  worker.sync->trace(*worker.tracer);
+}
+
 }  // namespace
 
-std::int64_t write_trace(ReplicaSet& team, const ModelSetup& setup, const std::vector<std::string>& device_names,
+std::int64_t write_trace(Team& team, const ModelSetup& setup, const std::vector<std::string>& device_names,
                          const std::string& file) {
   ProcessGroup* const group = setup.options.process_group.get();
-  if (team.tracers.empty()) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
-  for (std::size_t r = 0; r < team.replicas.size(); ++r) {
-    team.replicas[r]->trace(*team.tracers[r]);
-    team.gradient_syncs[r]->trace(*team.tracers[r]);
-  }
+  if (team.workers.front()->tracer == nullptr) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
+  for (const auto& worker : team.workers) trace(*worker);
   const std::int64_t offset = group != nullptr ? clock_offset(*group) : 0;
   constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   std::int64_t zero = kNever;
-  for (const auto& tracer : team.tracers) zero = std::min(zero, first_moment(*tracer));
+  for (const auto& worker : team.workers) zero = std::min(zero, first_moment(*worker->tracer));
   if (group != nullptr) {
     if (zero != kNever) zero += offset;
     for (const std::int64_t first : team.of_all_ranks(zero)) zero = std::min(zero, first);
   }
   std::vector<std::string> events;
   std::int64_t steps = 0, dropped = 0;
-  for (std::size_t r = 0; r < team.tracers.size(); ++r) {
-    const Replica& replica = *team.replicas[r];
-    const int number = group != nullptr ? replica.rank() : static_cast<int>(r);  // of all devices
-    const std::string stage = setup.pipelined() ? fmt::format(" stage {}", replica.stage()) : std::string();
-    const std::string name = fmt::format("{} {}{} ({})", group != nullptr ? "rank" : "replica", replica.rank(), stage,
+  for (const auto& worker : team.workers) {
+    const int number = group != nullptr ? worker->rank() : static_cast<int>(worker->number);  // of all devices
+    const std::string stage = setup.pipelined() ? fmt::format(" stage {}", worker->stage()) : std::string();
+    const std::string name = fmt::format("{} {}{} ({})", group != nullptr ? "rank" : "replica", worker->rank(), stage,
                                          device_names[static_cast<std::size_t>(number)]);
-    TraceText text = trace_text(*team.tracers[r], number, name, zero - offset);
+    TraceText text = trace_text(*worker->tracer, number, name, zero - offset);
     events.push_back(std::move(text.events));
     steps = std::max(steps, text.steps);
     dropped += text.dropped;
@@ -110,47 +112,46 @@ std::int64_t write_trace(ReplicaSet& team, const ModelSetup& setup, const std::v
   return steps;
 }
 
-std::vector<LayerTime> layer_times(ReplicaSet& team, const ModelSetup& setup) {
-  if (team.tracers.empty()) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
+std::vector<LayerTime> layer_times(Team& team, const ModelSetup& setup) {
+  if (team.workers.front()->tracer == nullptr) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
   kernels::Rates rates;
-  team.on_first([&](Replica& replica, GradientSync&) { rates = replica.context().rates(); });
+  team.on_first([&](Worker& worker) { rates = worker.context().rates(); });
   std::vector<LayerTime> times;
   for (int stage = 0; stage < setup.stage_count(); ++stage) {
-    const std::size_t number = team.number(0, stage);
-    team.replicas[number]->trace(*team.tracers[number]);
-    team.gradient_syncs[number]->trace(*team.tracers[number]);
-    std::ranges::move(layer_times(*team.replicas[number], *team.tracers[number], rates), std::back_inserter(times));
+    Worker& worker = *team.workers[team.number(0, stage)];
+    trace(worker);
+    std::ranges::move(layer_times(worker.runner, *worker.tracer, rates), std::back_inserter(times));
   }
   return times;
 }
 
-double step_floor(ReplicaSet& team, const ModelSetup& setup, std::int64_t batch) {
+double step_floor(Team& team, const ModelSetup& setup, std::int64_t batch) {
   const std::int64_t local = setup.options.process_group ? (batch + setup.size() - 1) / setup.size() : batch;
   const bool same_rates = setup.options.devices.front().kind != DeviceKind::cuda;
-  const auto plans_of = [&](Replica& replica) {
+  const auto plans_of = [&](const Worker& worker) {
     std::vector<const Plan*> plans;
     for (int micro = 0; micro < setup.options.grad_accum_steps; ++micro)
-      for (int shard = 0; shard < replica.local_shards(); ++shard) {
-        const std::int64_t rows = setup.rows_of(setup.micro_batch(local, micro).size(), replica.rank(), shard).size();
+      for (int shard = 0; shard < worker.local_shards(); ++shard) {
+        const std::int64_t rows = setup.rows_of(setup.micro_batch(local, micro).size(), worker.rank(), shard).size();
         const bool gathers = setup.options.loss == LossAt::gathered;
         if (rows > 0)
-          plans.push_back(replica.find_plan(setup.plan_options(replica.stage(), rows, true, micro > 0, gathers)));
+          plans.push_back(worker.runner.find_plan(setup.plan_options(worker.stage(), rows, true, micro > 0, gathers)));
       }
     std::erase(plans, nullptr);
     return plans;
   };
   kernels::Rates first;  // measured once for all CPU replicas, because it takes memory and time
-  team.on_first([&](Replica& replica, GradientSync&) {
+  team.on_first([&](Worker& worker) {
     try {
-      if (!plans_of(replica).empty()) first = replica.context().rates();
+      if (!plans_of(worker).empty()) first = worker.context().rates();
     } catch (const std::bad_alloc&) {  // the rates stay unknown
     }
   });
-  std::vector<double> seconds(team.replicas.size());
-  team.on_replicas([&](Replica& replica, GradientSync&) {
-    const std::vector<const Plan*> plans = plans_of(replica);
-    const kernels::Rates rates = same_rates || plans.empty() ? first : replica.context().rates();
-    for (const Plan* const plan : plans) seconds[team.local(replica)] += floor_of(*plan, rates);
+  std::vector<double> seconds(team.workers.size());
+  team.on_workers([&](Worker& worker) {
+    const std::vector<const Plan*> plans = plans_of(worker);
+    const kernels::Rates rates = same_rates || plans.empty() ? first : worker.context().rates();
+    for (const Plan* const plan : plans) seconds[worker.number] += floor_of(*plan, rates);
   });
   return *std::ranges::max_element(seconds);
 }

@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "dp/data_parallel.h"
-#include "engine/parallel/model_setup.h"
-#include "engine/parallel/replica_set.h"
+#include "engine/step/model_setup.h"
+#include "engine/step/team.h"
 
 namespace dp::engine {
 
 // See DataParallel's functions of the same names. write_trace and layer_times: Error(usage) without tracers.
-std::int64_t write_trace(ReplicaSet& team, const ModelSetup& setup, const std::vector<std::string>& device_names,
+std::int64_t write_trace(Team& team, const ModelSetup& setup, const std::vector<std::string>& device_names,
                          const std::string& file);
-std::vector<LayerTime> layer_times(ReplicaSet& team, const ModelSetup& setup);
-double step_floor(ReplicaSet& team, const ModelSetup& setup, std::int64_t batch);
+std::vector<LayerTime> layer_times(Team& team, const ModelSetup& setup);
+double step_floor(Team& team, const ModelSetup& setup, std::int64_t batch);
 
 }  // namespace dp::engine

@@ -18,7 +18,7 @@
 #include "dp/shell.h"
 #include "engine/base/split.h"
 #include "engine/base/text.h"
-#include "engine/parallel/parallel_option_table.h"
+#include "engine/step/parallel_option_table.h"
 #include "engine/train/record/records.h"
 
 namespace dp {

@@ -7,8 +7,8 @@
 #include "dp/default_devices.h"
 #include "dp/error.h"
 #include "engine/optimizer/optimizer.h"
-#include "engine/parallel/resolved_options.h"
-#include "engine/replica/memory_room.h"
+#include "engine/step/memory_room.h"
+#include "engine/step/resolved_options.h"
 #include "engine/train/passes.h"
 #include "engine/train/report/predictions.h"
 
@@ -46,9 +46,9 @@ std::size_t bytes_of_copies(const Model& model, const TrainerOptions& options, b
 
 namespace {
 
-class Run {
+class PlannedRun {
  public:
-  Run(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training)
+  PlannedRun(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training)
       : model_(model), data_(data), options_(options), training_(training) {
     if (options_.parallel.devices.empty()) options_.parallel.devices = default_devices();
     on_host_ = options_.parallel.devices.front().kind != DeviceKind::cuda;
@@ -56,8 +56,8 @@ class Run {
 
   std::int64_t batch() const { return options_.batch_size; }
   int replicas() const { return ranks_of(options_.parallel); }
-  Run with(std::int64_t batch, int replicas) const {
-    Run other = *this;
+  PlannedRun with(std::int64_t batch, int replicas) const {
+    PlannedRun other = *this;
     other.options_.batch_size = batch;
     if (replicas == this->replicas()) return other;
     DataParallelOptions& parallel = other.options_.parallel;
@@ -157,7 +157,7 @@ std::int64_t largest(std::int64_t limit, Good&& good) {
   return low;
 }
 
-std::string what_fits(const Run& run, std::size_t free) {
+std::string what_fits(const PlannedRun& run, std::size_t free) {
   const std::size_t room = engine::promised(free);
   const auto batch = largest(run.batch(), [&](std::int64_t b) { return run.with(b, run.replicas()).bytes() <= room; });
   if (batch >= run.replicas()) return fmt::format("a batch of {} fits", batch);
@@ -182,7 +182,7 @@ std::size_t resident_bytes(const MemoryUse& use, const DataParallelOptions& opti
 
 HostMemory estimate_host_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options,
                                 bool training) {
-  HostMemory parts = Run(model, data, options, training).parts();
+  HostMemory parts = PlannedRun(model, data, options, training).parts();
   parts.process = engine::resident_now();
   return parts;
 }
@@ -193,7 +193,7 @@ void require_memory_beyond(std::size_t held, const Model& model, const DatasetPa
   const auto host = engine::room_on(Device{});
   if (!host) return;
   const std::size_t room = host->bytes + held;
-  const Run run(model, data, options, training);
+  const PlannedRun run(model, data, options, training);
   const HostMemory parts = run.parts();  // what is resident now is not part of the free memory
   if (parts.total() <= room) return;
   throw Error(ErrorCode::device,

@@ -9,7 +9,7 @@
 #include "dp/error.h"
 #include "engine/base/split.h"
 #include "engine/optimizer/optimizer.h"
-#include "engine/parallel/parallel_option_table.h"
+#include "engine/step/parallel_option_table.h"
 
 namespace dp {
 namespace {

@@ -7,7 +7,7 @@ namespace dp::kernels {
 
 // Makes a batch from a device-resident data set, as a loader does: x = (byte / 255 - mean) / deviation, each operation
 // rounded to the compute type. With GatherInputs::augment the image is padded with black pixels, cropped to its
-// original size at a random position, and flipped at random. Not part of plans: see engine/replica/device_images.h.
+// original size at a random position, and flipped at random. Not part of plans: see engine/step/device_images.h.
 // samples: i64 (N), rows of the data set. inputs: GatherInputs.
 struct GatherImages {
   static constexpr const char* kName = "gather_images";

@@ -1,4 +1,4 @@
-#include "engine/parallel/barrier.h"
+#include "engine/step/barrier.h"
 
 #include <array>
 #include <thread>

@@ -1,4 +1,4 @@
-#include "engine/parallel/tuning/bucket_tuning.h"
+#include "engine/step/bucket_tuning.h"
 
 #include <cmath>
 

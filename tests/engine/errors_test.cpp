@@ -3,7 +3,7 @@
 
 #include "dp/error.h"
 #include "engine/observe/failpoint.h"
-#include "engine/parallel/worker_pool.h"
+#include "engine/step/worker_pool.h"
 #include "support/catch.h"
 #include "support/failing.h"
 #include "support/patience.h"

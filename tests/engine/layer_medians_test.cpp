@@ -3,6 +3,7 @@
 
 #include "engine/parallel/layer_times.h"
 #include "engine/plan/op_work.h"
+#include "engine/step/replica.h"
 #include "support/catch.h"
 #include "support/training.h"
 
@@ -22,10 +23,10 @@ class Planned {
     const Plan layouts(model_, *context, options, nullptr, norms_);
     table_ = std::make_unique<ParameterTable>(model_, layouts.parameter_layouts(), context->compute_type());
     replica_ = std::make_unique<Replica>(model_, std::move(context), *table_, norms_, ReplicaOptions{});
-    plan_ = &replica_->plan(options);
+    plan_ = &replica_->runner.plan(options);
   }
 
-  const Replica& replica() const { return *replica_; }
+  const PlanRunner& runner() const { return replica_->runner; }
   const Plan& plan() const { return *plan_; }
 
  private:
@@ -77,7 +78,7 @@ TEST_CASE("layer medians: the time of a layer is the median over the steps of it
   add(communication, 7, bucket_detail(1), Phase::reduce, 42);
   add(communication, 7, bucket_detail(0), Phase::broadcast, 5);
   add(communication, 8, bucket_detail(1), static_cast<Phase>(Tracer::kStep), 1000);  // no phase: ignored
-  const std::vector<LayerTime> times = layer_times(net.replica(), tracer, kRates);
+  const std::vector<LayerTime> times = layer_times(net.runner(), tracer, kRates);
   REQUIRE(times.size() == 6);
   const auto floor = [&](std::size_t layer) { return floor_of(work_of(forward[layer]), kRates); };
   const auto implementation = [&](std::size_t layer) { return forward[layer].op->implementation(); };
@@ -93,11 +94,11 @@ TEST_CASE("layer medians: the time of a layer is the median over the steps of it
 TEST_CASE("layer medians: of two steps the slower one is reported, and without spans nothing is reported") {
   const Planned net(test::small_convnet());
   Tracer tracer(0, 1);
-  CHECK(layer_times(net.replica(), tracer, kRates).empty());
+  CHECK(layer_times(net.runner(), tracer, kRates).empty());
   const PlanStep& first = net.plan().forward().front();
   add(tracer.compute, 1, layer_detail(first.name), Phase::forward, 30);
   add(tracer.compute, 2, layer_detail(first.name), Phase::forward, 10);
-  const std::vector<LayerTime> times = layer_times(net.replica(), tracer, {});
+  const std::vector<LayerTime> times = layer_times(net.runner(), tracer, {});
   REQUIRE(times.size() == 1);
   check(times[0], first.name, first.op->implementation(), 30, 0);  // the rates are unknown
 }
@@ -114,7 +115,7 @@ TEST_CASE("layer medians: the steps of all passes are found by name") {
         add(tracer.compute, 1, layer_detail(step.name), Phase::forward, 10);
         names.insert(step.name);
       }
-    for (const LayerTime& time : layer_times(net.replica(), tracer, kRates)) found.insert(time.name);
+    for (const LayerTime& time : layer_times(net.runner(), tracer, kRates)) found.insert(time.name);
     CHECK(found == names);
   }
 }

@@ -1,5 +1,5 @@
 // The rows of the engine's options: every value, its text, and the limits.
-#include "engine/parallel/parallel_option_table.h"
+#include "engine/step/parallel_option_table.h"
 
 #include <functional>
 

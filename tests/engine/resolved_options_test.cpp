@@ -1,5 +1,5 @@
 // The defaults that the engine resolves, and the messages for options that exclude each other.
-#include "engine/parallel/resolved_options.h"
+#include "engine/step/resolved_options.h"
 
 #include <algorithm>
 #include <functional>

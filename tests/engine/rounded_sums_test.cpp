@@ -2,7 +2,7 @@
 #include "support/rounded_sums.h"
 
 #include "dp/error.h"
-#include "engine/replica/rounded_gradients.h"
+#include "engine/step/rounded_gradients.h"
 #include "support/failing.h"
 
 using namespace dp;

@@ -4,7 +4,7 @@
 
 #include "dp/data_parallel.h"
 #include "dp/error.h"
-#include "engine/parallel/tuning/measure_split.h"
+#include "engine/parallel/measure_split.h"
 #include "support/catch.h"
 #include "support/training.h"
 

@@ -1,5 +1,5 @@
 // The worker threads of the replicas: which thread runs what, and the error that a call ends with.
-#include "engine/parallel/worker_pool.h"
+#include "engine/step/worker_pool.h"
 
 #include <atomic>
 #include <new>

@@ -10,7 +10,7 @@
 #include "dp/data_parallel.h"
 #include "dp/error.h"
 #include "dp/models.h"
-#include "engine/parallel/resolved_options.h"
+#include "engine/step/resolved_options.h"
 #include "support/catch.h"
 #include "support/fake_system.h"
 

@@ -115,13 +115,14 @@ std::vector<Violation> check_engine_levels(const std::vector<SourceFile>& files)
       {"layers", {"base"}},
       {"plan", {"base", "layers"}},
       {"observe", {"base"}},
-      {"optimizer", {"base", "layers", "plan", "replica"}},
+      {"optimizer", {"base", "layers", "plan"}},
       {"checkpoint", {"base"}},
       {"process_group", {"base"}},
-      {"replica", {"base", "layers", "plan", "observe"}},
-      {"parallel", {"base", "layers", "plan", "observe", "optimizer", "process_group", "replica"}},
+      {"step", {"base", "layers", "plan", "observe", "optimizer", "process_group"}},
+      {"state", {"base", "layers", "plan", "observe", "optimizer", "process_group", "step"}},
+      {"parallel", {"base", "layers", "plan", "observe", "optimizer", "process_group", "step", "state"}},
       {"train",
-       {"base", "layers", "plan", "observe", "optimizer", "checkpoint", "process_group", "replica", "parallel"}}};
+       {"base", "layers", "plan", "observe", "optimizer", "checkpoint", "process_group", "step", "state", "parallel"}}};
   const auto folder_of = [&](const std::string& path) {
     const std::size_t end = path.find('/', engine.size());
     return end == std::string::npos ? std::string() : path.substr(engine.size(), end - engine.size());

@@ -105,7 +105,7 @@ TEST_CASE("law 3: inside the engine each folder includes only folders below it")
             .empty());
   CHECK(found(dp::test::check_engine_levels, {{"engine/base/a.cpp", "#include \"engine/plan/a.h\"\n"},
                                               {"engine/checkpoint/a.h", "\n#include \"engine/train/a.h\"\n"},
-                                              {"engine/observe/a.h", "#include \"engine/replica/a.h\"\n"},
+                                              {"engine/observe/a.h", "#include \"engine/step/a.h\"\n"},
                                               {"engine/parallel/a.cpp", "#include \"engine/checkpoint/a.h\"\n"}}) ==
         Where{"engine/base/a.cpp:1", "engine/checkpoint/a.h:2", "engine/observe/a.h:1", "engine/parallel/a.cpp:1"});
   CHECK(found(dp::test::check_engine_levels, {{"engine/flat.cpp", "int x;\n"}, {"engine/other/a.h", "int x;\n"}}) ==

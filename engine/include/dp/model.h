@@ -111,7 +111,7 @@ class Model {
 
  private:
   friend class ModelBuilder;
-  friend class ModelSplitter;  // engine/parallel/pipeline/stage_split.cpp
+  friend class ModelSplitter;  // engine/step/pipeline/stage_split.cpp
   std::string name_;
   std::vector<Layer> layers_;
   std::vector<ParameterSpec> parameters_;

@@ -21,7 +21,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/safetensors.h"
-#include "engine/parallel/parallel_option_table.h"
+#include "engine/step/parallel_option_table.h"
 #include "engine/train/start.h"
 
 namespace dp {

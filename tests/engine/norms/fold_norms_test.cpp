@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dp/memory.h"
-#include "engine/replica/replica.h"
+#include "engine/step/replica.h"
 #include "kernels/device/host/host_context.h"
 #include "kernels/device/reference/reference_op.h"
 #include "support/catch.h"
@@ -185,9 +185,9 @@ TEST_CASE("folding: a plan folds once for each version of the weights") {
   engine::Replica replica(model, std::move(context), table, norms, {});
   const Batch batch = random_batch(model, 2);
   const auto folds_after = [&](std::int64_t rows, std::uint64_t version) {
-    const engine::Plan& plan = replica.plan({.batch = rows, .training = false, .folds_norms = true});
-    replica.bind(0, &plan, {batch.images.data<float>(), batch.labels.data<std::int32_t>(), nullptr, rows});
-    replica.fold(plan, version);
+    const engine::Plan& plan = replica.runner.plan({.batch = rows, .training = false, .folds_norms = true});
+    replica.runner.bind(0, &plan, {batch.images.data<float>(), batch.labels.data<std::int32_t>(), nullptr, rows});
+    replica.runner.fold(0, version);
     replica.compute().synchronize();
     return folded;
   };

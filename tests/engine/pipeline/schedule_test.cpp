@@ -1,4 +1,4 @@
-#include "engine/parallel/pipeline/schedule.h"
+#include "engine/step/pipeline/schedule.h"
 
 #include <algorithm>
 #include <set>

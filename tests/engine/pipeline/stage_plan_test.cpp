@@ -5,8 +5,8 @@
 
 #include "dp/models.h"
 #include "dp/random.h"
-#include "engine/parallel/pipeline/stage_split.h"
-#include "engine/replica/replica.h"
+#include "engine/step/pipeline/stage_split.h"
+#include "engine/step/replica.h"
 #include "support/catch.h"
 
 namespace {
@@ -47,12 +47,12 @@ struct Stage {
     const Plan layouts(model, *context, options, nullptr, norms);
     table = std::make_unique<ParameterTable>(model, layouts.parameter_layouts(), context->compute_type());
     replica = std::make_unique<Replica>(model, std::move(context), *table, norms, ReplicaOptions{});
-    std::memset(replica->gradients(), 0, table->bytes());
+    std::memset(replica->arenas.gradients(), 0, table->bytes());
     if (norms.count() > 0) fill_statistics();
     for (const ParameterSpec& parameter : model.parameters()) import(parameter);
     kernels::StepInputs inputs;
     inputs.seed = 3, inputs.step = 7, inputs.loss_scale = 1.0f / (2 * kRows);
-    replica->upload_inputs(inputs);
+    replica->arenas.upload_inputs(inputs);
   }
 
   // Values that depend on the name only: a stage and the whole model get the same ones.
@@ -61,7 +61,7 @@ struct Stage {
     Random random(std::hash<std::string>()(parameter.name), RandomUse::init);
     for (float& value : values.span<float>())
       value = 0.2f * random.normal() + (parameter.init.kind == InitKind::constant ? parameter.init.value : 0);
-    replica->import_entry(entry_of(parameter.name), values, replica->values());
+    replica->arenas.import_entry(entry_of(parameter.name), values, replica->arenas.values());
   }
   int entry_of(const std::string& name) const {
     for (std::size_t i = 0; i < table->entries().size(); ++i)
@@ -70,26 +70,26 @@ struct Stage {
   }
   const Plan& plan(bool accumulate) {
     options.accumulate = accumulate;
-    return replica->plan(options);
+    return replica->runner.plan(options);
   }
   Tensor gradient(const std::string& name) {
     Tensor values(table->entry(entry_of(name)).shape);
-    replica->export_entry(entry_of(name), replica->gradients(), values);
+    replica->arenas.export_entry(entry_of(name), replica->arenas.gradients(), values);
     return values;
   }
   void fill_statistics() {  // means and variances of 1
     const auto count = static_cast<std::size_t>(norms.buffer_size());
     if (table->type() == DType::f64)
-      std::fill_n(reinterpret_cast<double*>(replica->buffers()), count, 1.0);
+      std::fill_n(reinterpret_cast<double*>(replica->arenas.buffers()), count, 1.0);
     else
-      std::fill_n(reinterpret_cast<float*>(replica->buffers()), count, 1.0f);
+      std::fill_n(reinterpret_cast<float*>(replica->arenas.buffers()), count, 1.0f);
   }
   std::size_t statistics_bytes() const {
     return static_cast<std::size_t>(norms.buffer_size()) * size_of(table->type());
   }
   std::vector<std::byte> running_statistics() {
     if (norms.count() == 0) return {};
-    return {replica->buffers(), replica->buffers() + statistics_bytes()};
+    return {replica->arenas.buffers(), replica->arenas.buffers() + statistics_bytes()};
   }
 };
 
@@ -110,10 +110,10 @@ class Stages {
     for (std::size_t i = 0; i < stages_.size(); ++i) {
       Replica& replica = *stages_[i]->replica;
       const Plan& plan = stages_[i]->plan(accumulate);
-      replica.bind(0, &plan, images.input());
+      replica.runner.bind(0, &plan, images.input());
       if (i > 0) hand_over(*stages_[i - 1], *before_, before_->output(), *stages_[i], plan.input());
-      replica.run(plan.forward());
-      replica.run(plan.loss());
+      replica.runner.run(0, plan.forward());
+      replica.runner.run(0, plan.loss());
       before_ = &plan;
     }
   }
@@ -122,8 +122,8 @@ class Stages {
       const Plan& plan = stages_[i]->plan(accumulate);
       if (i + 1 < stages_.size())
         hand_over(*stages_[i + 1], *before_, before_->input_grad(), *stages_[i], plan.output_grad());
-      stages_[i]->replica->run(plan.backward());
-      stages_[i]->replica->run(plan.running());
+      stages_[i]->replica->runner.run(0, plan.backward());
+      stages_[i]->replica->runner.run(0, plan.running());
       before_ = &plan;
     }
   }
@@ -133,7 +133,7 @@ class Stages {
         if (own.name == parameter) return *stage;
     throw std::logic_error(parameter);
   }
-  kernels::StepResults results() { return *stages_.back()->replica->results(); }
+  kernels::StepResults results() { return *stages_.back()->replica->arenas.results(); }
   std::vector<std::byte> running_statistics() {
     std::vector<std::byte> all;
     for (const auto& stage : stages_) {
@@ -146,7 +146,8 @@ class Stages {
  private:
   static void hand_over(Stage& from, const Plan&, const Border& sent, Stage& to, const Border& received) {
     REQUIRE(sent.desc.layout == received.desc.layout);
-    std::memcpy(to.replica->at(received.where), from.replica->at(sent.where), sent.desc.layout.bytes);
+    std::memcpy(to.replica->runner.address(0, received.where), from.replica->runner.address(0, sent.where),
+                sent.desc.layout.bytes);
   }
 
   std::vector<std::unique_ptr<Stage>> stages_;

@@ -1,4 +1,4 @@
-#include "engine/parallel/pipeline/stage_split.h"
+#include "engine/step/pipeline/stage_split.h"
 
 #include <algorithm>
 #include <functional>

@@ -5,7 +5,7 @@
 #include "engine/layers/nodes.h"
 #include "engine/layers/planner.h"
 #include "engine/parallel/data_parallel_state.h"
-#include "engine/parallel/tuning/bucket_tuning.h"
+#include "engine/step/bucket_tuning.h"
 #include "support/catch.h"
 #include "support/training.h"
 

@@ -1,0 +1,86 @@
+#include "engine/state/replicated_optimizer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace dp::engine {
+
+using kernels::UpdateRule;
+
+constexpr std::int64_t kMostUpdates = std::int64_t{1} << 53;  // as for steps in checkpoints
+
+bool ReplicatedOptimizer::reserve(const UpdateKind& kind) {
+  const auto rule = kind.state || rule_ == kind.rule ? std::optional(kind.rule) : std::nullopt;
+  if (rule == rule_) return false;
+  if (rule_ || updates_ != 0) {
+    team_.wait_for_all();
+    updates_ = skipped();  // the new optimizer begins with update 0; the devices still count earlier skipped steps
+  }
+  team_.on_workers([&](Worker& worker) { worker.sync->optimizer().ensure_state(kind); });
+  rule_ = rule;
+  return true;
+}
+
+kernels::UpdateInputs ReplicatedOptimizer::inputs(const Optimizer& optimizer) const {
+  kernels::UpdateInputs inputs;
+  team_.setup.stages.front().groups->set(inputs, optimizer);
+  inputs.constants = constants_of(optimizer);
+  inputs.updates = updates_;
+  return inputs;
+}
+
+std::int64_t ReplicatedOptimizer::skipped() {
+  kernels::StepResults results;
+  team_.on_first([&](Worker& first) {
+    first.sync->synchronize();
+    first.compute().download(&results, first.arenas.results(), sizeof results);
+    first.compute().synchronize();
+  });
+  return results.skipped_steps;
+}
+
+OptimizerState ReplicatedOptimizer::state() {
+  OptimizerState state;
+  if (!rule_) return state;
+  state.optimizer = kernels::name_of(*rule_);
+  std::size_t slot = 0;
+  for (const std::string_view slot_name : slot_names(*rule_))
+    for (auto& [name, tensor] : state_dict_.optimizer_slot(slot++))
+      state.tensors.emplace_back(std::string(slot_name) + "." + name, std::move(tensor));
+  state.updates = updates_ - skipped();
+  return state;
+}
+
+bool ReplicatedOptimizer::set_state(const OptimizerState& state) {
+  const std::vector<StateDict::Tensors> slots = tensors_by_slot(state);
+  Loaded loaded{slots.empty() ? std::nullopt : std::optional(rule_named(state.optimizer)), state.updates};
+  const bool leads = !team_.setup.options.process_group || team_.setup.options.process_group->leads();
+  if (team_.setup.options.process_group) loaded = team_.of_all_ranks(loaded).front();
+  if (!loaded.rule) return false;
+  const bool changed = reserve({*loaded.rule, /*state=*/true});
+  for (std::size_t slot = 0; leads && slot < slots.size(); ++slot) state_dict_.set_optimizer_slot(slot, slots[slot]);
+  if (team_.setup.options.process_group) team_.on_workers([](Worker& worker) { worker.sync->broadcast_state(); });
+  updates_ = loaded.updates + skipped();
+  return changed;
+}
+
+std::vector<StateDict::Tensors> ReplicatedOptimizer::tensors_by_slot(const OptimizerState& state) const {
+  if (state.optimizer.empty()) return {};
+  const auto slots = slot_names(rule_named(state.optimizer));
+  if (state.updates < 0 || state.updates >= kMostUpdates)
+    throw Error(ErrorCode::data,
+                fmt::format("optimizer '{}' cannot have made {} updates", state.optimizer, state.updates));
+  std::vector<StateDict::Tensors> tensors(slots.size());
+  for (const auto& [name, tensor] : state.tensors) {
+    const std::size_t dot = name.find('.');
+    const auto slot = std::find(slots.begin(), slots.end(), std::string_view(name).substr(0, dot));
+    if (dot == std::string::npos || slot == slots.end())
+      throw Error(ErrorCode::data, "optimizer '" + state.optimizer + "' has no state '" + name + "'");
+    tensors[static_cast<std::size_t>(slot - slots.begin())].emplace_back(name.substr(dot + 1), tensor);
+  }
+  for (const StateDict::Tensors& slot : tensors) state_dict_.check_slot(slot);
+  return tensors;
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,45 @@
+// The optimizer of all replicas: its allocated state, its number of updates, and the numbers of each update.
+#pragma once
+
+#include <optional>
+
+#include "engine/state/state_dict.h"
+#include "engine/step/team.h"
+
+namespace dp::engine {
+
+class ReplicatedOptimizer {
+ public:
+  ReplicatedOptimizer(Team& team, StateDict& state_dict) : team_(team), state_dict_(state_dict) {}
+
+  // Allocates the state of this kind of update on all replicas. Another optimizer's state is lost. Returns whether any
+  // state was allocated or freed.
+  bool reserve(const UpdateKind& kind);
+  bool has_state() const { return rule_.has_value(); }
+
+  kernels::UpdateInputs inputs(const Optimizer& optimizer) const;  // of the next update
+  void updated() { ++updates_; }
+  void reported_skipped(std::int64_t steps) { updates_ -= steps; }  // the devices have cleared their counts
+
+  OptimizerState state();
+  // Error(data) for an unknown optimizer, slot or tensor; nothing is then changed. Returns as reserve() does. With a
+  // process group, all ranks call this, and rank 0's state is used.
+  bool set_state(const OptimizerState& state);
+
+ private:
+  struct Loaded {
+    std::optional<kernels::UpdateRule> rule;
+    std::int64_t updates = 0;
+  };
+
+  // The state's tensors by slot, named as parameters. Error(data) as set_state().
+  std::vector<StateDict::Tensors> tensors_by_slot(const OptimizerState& state) const;
+  std::int64_t skipped();  // updates that reported_skipped() has not counted yet
+
+  Team& team_;
+  StateDict& state_dict_;
+  std::optional<kernels::UpdateRule> rule_;  // whose state is allocated
+  std::int64_t updates_ = 0;                 // including skipped ones that are not reported yet
+};
+
+}  // namespace dp::engine

@@ -1,0 +1,252 @@
+#include "engine/state/state_dict.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace dp::engine {
+namespace {
+
+template <typename T>
+void multiply_by(Tensor& tensor, double factor) {
+  for (T& value : tensor.span<T>()) value = static_cast<T>(static_cast<double>(value) * factor);
+}
+void multiply(Tensor& tensor, double factor) {
+  tensor.dtype() == DType::f64 ? multiply_by<double>(tensor, factor) : multiply_by<float>(tensor, factor);
+}
+
+bool is_counter(const BufferSpec& buffer) { return buffer.kind == BufferKind::num_batches_tracked; }
+
+// Offset in the buffer arena, in elements.
+std::int64_t place_of(const NormTable& norms, const BufferSpec& buffer) {
+  for (int i = 0; i < norms.count(); ++i) {
+    const Norm& norm = norms.norm(i);
+    if (buffer.layer == norm.layer) return buffer.kind == BufferKind::running_mean ? norm.mean : norm.variance;
+  }
+  throw Error(ErrorCode::usage, "no layer of the model has '" + buffer.name + "'");
+}
+
+// The same values in this type. `what` names the tensor.
+Tensor as_type(const Tensor& tensor, DType type, const std::string& what) try {
+  if (tensor.empty()) throw Error(ErrorCode::data, "is empty");
+  return tensor.to(type);
+} catch (const Error& error) {
+  throw Error(error.code(), what + " " + error.what());
+}
+
+}  // namespace
+
+template <typename F>
+StateDict::Tensors StateDict::joined(F&& of_stage) {
+  std::vector<Tensors> stages(setup_.stages.size());
+  team_.on_first_of_stages([&](Worker& first) { stages[static_cast<std::size_t>(first.stage())] = of_stage(first); });
+  Tensors all = std::move(stages.front());
+  for (std::size_t stage = 1; stage < stages.size(); ++stage) std::ranges::move(stages[stage], std::back_inserter(all));
+  return all;
+}
+
+StateDict::Tensors StateDict::weights() {
+  team_.wait_for_all();
+  gather_values();
+  return joined([&](Worker& first) { return weights_of(first); });
+}
+
+StateDict::Tensors StateDict::weights_of(Worker& first) {
+  Tensors parameters = export_entries(first, first.arenas.values(), /*factor=*/1);
+  const Model& model = setup_.stage(first.stage()).model;
+  if (model.buffers().empty()) return parameters;
+  Tensors buffers = export_buffers(first), all;
+  std::size_t next = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const int layer = model.parameters()[i].layer;
+    while (next < buffers.size() && model.buffers()[next].layer < layer) all.push_back(std::move(buffers[next++]));
+    all.push_back(std::move(parameters[i]));
+  }
+  while (next < buffers.size()) all.push_back(std::move(buffers[next++]));
+  return all;
+}
+
+StateDict::Tensors StateDict::gradients() { return parts(Arena::gradient, 0); }
+StateDict::Tensors StateDict::optimizer_slot(std::size_t slot) { return parts(Arena::state, slot); }
+
+StateDict::Tensors StateDict::parts(Arena arena, std::size_t slot) {
+  team_.wait_for_all();
+  return joined([&](Worker& first) {
+    const bool scaled = arena == Arena::gradient && setup_.scales_loss();
+    const double factor = scaled ? 1.0 / static_cast<double>(first.arenas.read_scaler().last_scale) : 1.0;
+    const auto whole = assemble(first, arena, slot);
+    return export_entries(first, static_cast<const std::byte*>(whole->data()), factor);
+  });
+}
+
+StateDict::Tensors StateDict::export_entries(Worker& first, const std::byte* arena, double factor) {
+  Tensors tensors;
+  int index = 0;
+  for (const ParameterEntry& entry : first.arenas.table().entries()) {
+    Tensor tensor(entry.shape, first.arenas.table().type());
+    first.arenas.export_entry(index++, arena, tensor);
+    if (factor != 1) multiply(tensor, factor);
+    tensors.emplace_back(entry.name, std::move(tensor));
+  }
+  first.compute().synchronize();
+  return tensors;
+}
+
+std::unique_ptr<kernels::Buffer> StateDict::assemble(Worker& first, Arena arena, std::size_t slot) {
+  auto whole = first.context().allocate(first.arenas.table().bytes());
+  auto* const to = static_cast<std::byte*>(whole->data());
+  const std::size_t element = setup_.element_bytes();
+  for (int replica = 0; replica < team_.replica_count(); ++replica) {
+    const std::size_t number = team_.number(replica, first.stage());
+    LocalOptimizer& optimizer = team_.workers[number]->sync->optimizer();
+    for (const LocalOptimizer::Part& part : optimizer.parts()) {
+      if (part.range.size() == 0) continue;
+      const std::size_t begin = static_cast<std::size_t>(part.range.begin) * element;
+      const std::byte* const from =
+          arena == Arena::gradient ? team_.workers[number]->arenas.gradients() + begin : optimizer.state(slot, part);
+      first.compute().copy(to + begin, from, static_cast<std::size_t>(part.range.size()) * element);
+    }
+    if (setup_.options.reduce == Reduce::all_reduce) break;  // every replica has the whole arena
+  }
+  return whole;
+}
+
+StateDict::Found StateDict::find(const std::string& name, const Tensor& tensor) const {
+  const std::string& model = setup_.model.name();
+  for (int stage = 0; stage < setup_.stage_count(); ++stage) {
+    const std::vector<ParameterEntry>& entries = setup_.stage(stage).table->entries();
+    const auto entry = std::ranges::find(entries, name, &ParameterEntry::name);
+    if (entry == entries.end()) continue;
+    if (tensor.shape() != entry->shape)
+      throw Error(ErrorCode::data, "parameter '" + name + "' has shape " + to_string(entry->shape) + " in model '" +
+                                       model + "', not " + to_string(tensor.shape()));
+    return {stage, static_cast<int>(entry - entries.begin()),
+            as_type(tensor, setup_.type(), "parameter '" + name + "'")};
+  }
+  throw Error(ErrorCode::data, "model '" + model + "' has no parameter '" + name + "'");
+}
+
+std::vector<StateDict::Found> StateDict::find(const Tensors& tensors) const {
+  std::vector<Found> found;
+  for (const auto& [name, tensor] : tensors) found.push_back(find(name, tensor));
+  return found;
+}
+
+StateDict::FoundWeights StateDict::find_weights(const Tensors& tensors) const {
+  FoundWeights found;
+  for (const auto& [name, tensor] : tensors) {
+    if (const auto buffer = find_buffer(name, tensor)) {
+      found.buffers.push_back(*buffer);
+    } else {
+      found.parameters.push_back(find(name, tensor));
+    }
+  }
+  return found;
+}
+
+void StateDict::check_weights(const Tensors& tensors) const { find_weights(tensors); }
+
+void StateDict::set_weights(const Tensors& tensors) {
+  const FoundWeights found = find_weights(tensors);
+  team_.wait_for_all();
+  gather_values();  // `tensors` may contain only some of them
+  team_.on_first_of_stages([&](Worker& first) {
+    for (const Found& one : found.parameters)
+      if (one.stage == first.stage()) first.arenas.import_entry(one.entry, one.tensor, first.arenas.values());
+    for (const FoundBuffer& one : found.buffers)
+      if (one.stage == first.stage() && !is_counter(*one.buffer)) import_buffer(first, *one.buffer, one.tensor);
+  });
+  for (const FoundBuffer& one : found.buffers)
+    if (is_counter(*one.buffer)) batches_tracked_ = *one.tensor.data<std::int64_t>();
+  buffers_behind_ = true;
+  broadcast_weights();
+}
+
+void StateDict::broadcast_weights() {
+  team_.on_workers([](Worker& worker) {
+    worker.sync->broadcast_weights();
+    worker.context().flush();
+  });
+}
+
+void StateDict::check_slot(const Tensors& tensors) const { find(tensors); }
+
+void StateDict::set_optimizer_slot(std::size_t slot, const Tensors& tensors) {
+  const std::vector<Found> found = find(tensors);
+  team_.wait_for_all();
+  std::vector<std::unique_ptr<kernels::Buffer>> wholes(setup_.stages.size());
+  team_.on_first_of_stages([&](Worker& first) {
+    auto& whole = wholes[static_cast<std::size_t>(first.stage())];
+    whole = assemble(first, Arena::state, slot);
+    for (const Found& one : found)
+      if (one.stage == first.stage())
+        first.arenas.import_entry(one.entry, one.tensor, static_cast<std::byte*>(whole->data()));
+    first.compute().synchronize();
+  });
+  team_.on_workers([&](Worker& worker) {
+    const std::size_t element = setup_.element_bytes();
+    LocalOptimizer& optimizer = worker.sync->optimizer();
+    const auto* const whole = static_cast<const std::byte*>(wholes[static_cast<std::size_t>(worker.stage())]->data());
+    for (const LocalOptimizer::Part& part : optimizer.parts()) {
+      if (part.range.size() == 0) continue;
+      const auto begin = static_cast<std::size_t>(part.range.begin) * element;
+      worker.compute().copy(optimizer.state(slot, part), whole + begin,
+                            static_cast<std::size_t>(part.range.size()) * element);
+    }
+    worker.compute().synchronize();
+  });
+}
+
+void StateDict::gather_values() {
+  team_.on_workers([](Worker& worker) {
+    worker.sync->gather_values();
+    worker.context().flush();
+  });
+}
+
+void StateDict::broadcast_buffers() {
+  if (!std::exchange(buffers_behind_, false) || setup_.model.buffers().empty() || setup_.size() == 1) return;
+  team_.on_workers([&](Worker& worker) {
+    const NormTable& norms = setup_.stage(worker.stage()).norms;
+    if (norms.count() == 0) return;
+    worker.io->broadcast(worker.arenas.buffers(), norms.buffer_size(), setup_.type(), 0, worker.compute());
+    worker.context().flush();
+  });
+}
+
+std::optional<StateDict::FoundBuffer> StateDict::find_buffer(const std::string& name, const Tensor& tensor) const {
+  for (int stage = 0; stage < setup_.stage_count(); ++stage)
+    for (const BufferSpec& buffer : setup_.stage(stage).model.buffers())
+      if (buffer.name == name) {
+        if (tensor.shape() != buffer.shape)
+          throw Error(ErrorCode::data, "'" + name + "' has shape " + to_string(buffer.shape) + " in model '" +
+                                           setup_.model.name() + "', not " + to_string(tensor.shape()));
+        const DType type = is_counter(buffer) ? DType::i64 : setup_.type();
+        return FoundBuffer{stage, &buffer, as_type(tensor, type, "'" + name + "'")};
+      }
+  return {};
+}
+
+void StateDict::import_buffer(Worker& first, const BufferSpec& buffer, const Tensor& tensor) {
+  const std::size_t offset =
+      static_cast<std::size_t>(place_of(setup_.stage(first.stage()).norms, buffer)) * setup_.element_bytes();
+  first.compute().copy(first.arenas.buffers() + offset, tensor.raw(), tensor.bytes());
+  first.compute().synchronize();
+}
+
+StateDict::Tensors StateDict::export_buffers(Worker& first) {
+  const Stage& stage = setup_.stage(first.stage());
+  Tensors tensors;
+  for (const BufferSpec& buffer : stage.model.buffers()) {
+    Tensor tensor(buffer.shape, is_counter(buffer) ? DType::i64 : setup_.type());
+    if (is_counter(buffer)) {
+      *tensor.data<std::int64_t>() = batches_tracked_;
+    } else {
+      const std::size_t offset = static_cast<std::size_t>(place_of(stage.norms, buffer)) * setup_.element_bytes();
+      first.compute().download(tensor.raw(), first.arenas.buffers() + offset, tensor.bytes());
+    }
+    tensors.emplace_back(buffer.name, std::move(tensor));
+  }
+  return tensors;
+}
+
+}  // namespace dp::engine

@@ -1,0 +1,82 @@
+// Weights, running statistics, gradients and optimizer state as host tensors in PyTorch's names, layout and order, of
+// all replicas together. All calls are made on the caller's thread, between steps.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "engine/step/team.h"
+
+namespace dp::engine {
+
+class StateDict {
+ public:
+  using Tensors = std::vector<std::pair<std::string, Tensor>>;
+
+  explicit StateDict(Team& team) : team_(team), setup_(team.setup) {}
+
+  Tensors weights();    // parameters and running statistics: each layer's parameters, then its buffers
+  Tensors gradients();  // of the last backward, without the loss scale
+  Tensors optimizer_slot(std::size_t slot);
+  // Tensors that are not named keep their values; other types are converted. Error(data) for an unknown name or another
+  // shape; nothing is then changed.
+  void set_weights(const Tensors& tensors);
+  void check_weights(const Tensors& tensors) const;  // Error(data) as set_weights()
+  void check_slot(const Tensors& tensors) const;
+  void set_optimizer_slot(std::size_t slot, const Tensors& tensors);  // the state must be allocated
+  // Sends the first replica's weights to the others, after they were changed in place.
+  void broadcast_weights();
+
+  // Running statistics: the master updates them, and sends them to the others before they are used.
+  void trained(std::int64_t batches) { batches_tracked_ += batches, buffers_behind_ = true; }
+  void buffers_changed() { buffers_behind_ = true; }
+  void broadcast_buffers();
+  std::int64_t batches_tracked() const { return batches_tracked_; }
+  void set_batches_tracked(std::int64_t batches) { batches_tracked_ = batches; }
+
+  // Gathers the float32 weights, which only their owners have updated in the last step.
+  void gather_values();
+
+ private:
+  enum class Arena { gradient, state };
+  struct Found {
+    int stage = 0, entry = 0;
+    Tensor tensor{};  // in the type of the weights
+  };
+  struct FoundBuffer {
+    int stage = 0;
+    const BufferSpec* buffer = nullptr;
+    Tensor tensor{};  // int64 for a counter
+  };
+  struct FoundWeights {
+    std::vector<Found> parameters;
+    std::vector<FoundBuffer> buffers;
+  };
+
+  Found find(const std::string& name, const Tensor& tensor) const;
+  std::vector<Found> find(const Tensors& tensors) const;
+  FoundWeights find_weights(const Tensors& tensors) const;
+  std::optional<FoundBuffer> find_buffer(const std::string& name, const Tensor& tensor) const;
+
+  // Calls of_stage(first replica of the stage) for every stage. Returns the tensors of all stages, in forward order.
+  template <typename F>
+  Tensors joined(F&& of_stage);
+  // Copies the parts of an arena from the replicas that own them into one buffer on the first replica of the stage.
+  std::unique_ptr<kernels::Buffer> assemble(Worker& first, Arena arena, std::size_t slot);
+  Tensors parts(Arena arena, std::size_t slot);
+  // These work on the stage of the replica.
+  Tensors weights_of(Worker& first);
+  Tensors export_entries(Worker& first, const std::byte* arena, double factor);
+  Tensors export_buffers(Worker& first);
+  void import_buffer(Worker& first, const BufferSpec& buffer, const Tensor& tensor);
+
+  Team& team_;
+  const ModelSetup& setup_;
+  std::int64_t batches_tracked_ = 0;  // training forwards included in the running statistics
+  bool buffers_behind_ = false;       // only the master's running statistics are up to date
+};
+
+}  // namespace dp::engine

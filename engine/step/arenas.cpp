@@ -1,0 +1,131 @@
+#include "engine/step/arenas.h"
+
+#include <algorithm>
+
+#include "kernels/op_args.h"
+
+namespace dp::engine {
+
+Arenas::Arenas(OpenDevice& device, const ParameterTable& table, const NormTable& norms, const ReplicaOptions& options)
+    : device_(device), table_(table), options_(options) {
+  kernels::Context& context = device.context();
+  const Sizes bytes = sizes(table, norms, context, options);
+  values_ = device.allocate(bytes.values, &MemoryUse::weights);
+  gradients_ = device.allocate(bytes.gradients, &MemoryUse::gradients);
+  inputs_ = device.allocate(bytes.inputs, &MemoryUse::other);
+  results_ = device.allocate(bytes.results, &MemoryUse::other);
+  if (context.activation_type() != context.compute_type())
+    low_values_ = device.allocate(bytes.low_values, &MemoryUse::weights);
+  if (options.scales_loss) {
+    scaler_ = device.allocate(bytes.scaler, &MemoryUse::other);
+    set_scaler({});
+  }
+  if (norms.count() > 0) {
+    buffers_ = device.allocate(bytes.buffers, &MemoryUse::statistics);
+    moments_ = device.allocate(bytes.moments, &MemoryUse::statistics);
+    const auto clear = [&](std::size_t part) { clear_parts_.emplace_back(part, context.make_op(kernels::Fill{part})); };
+    for (int i = 0; i < norms.count(); ++i) clear(norms.norm(i).moments_bytes()), clear(norms.norm(i).sums_bytes());
+  }
+  clear_gradients_ = context.make_op(kernels::Fill{table.bytes()});
+  clear_results();
+}
+
+Arenas::Sizes Arenas::sizes(const ParameterTable& table, const NormTable& norms, const kernels::Context& context,
+                            const ReplicaOptions& options) {
+  const auto local_shards = static_cast<std::size_t>(options.local_shards);
+  const DType low = context.activation_type();
+  Sizes sizes;
+  sizes.values = table.bytes();
+  if (low != context.compute_type())
+    sizes.low_values = static_cast<std::size_t>(table.size()) * context.element_bytes(low);
+  sizes.gradients = table.bytes() * local_shards;
+  sizes.buffers = static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type());
+  sizes.moments = norms.moments_bytes() * static_cast<std::size_t>(options.shards);
+  sizes.inputs = sizeof(kernels::StepInputs);
+  sizes.results = sizeof(kernels::StepResults) * local_shards;
+  sizes.scaler = options.scales_loss ? sizeof(kernels::LossScaler) : 0;
+  return sizes;
+}
+
+MemoryUse Arenas::Sizes::use() const {
+  MemoryUse use;
+  use.weights = values + low_values;
+  use.gradients = gradients;
+  use.statistics = buffers + moments;
+  use.other = inputs + results + scaler;
+  return use;
+}
+
+std::byte* Arenas::low_value(std::int64_t element) const {
+  const kernels::Context& context = device_.context();
+  return begin_of(low_values_) + static_cast<std::size_t>(element) * context.element_bytes(context.activation_type());
+}
+
+void Arenas::upload_inputs(const kernels::StepInputs& inputs) {
+  device_.compute().upload(this->inputs(), &inputs, sizeof inputs);
+}
+
+kernels::LossScaler Arenas::read_scaler() {
+  kernels::LossScaler copy;
+  device_.compute().download(&copy, scaler(), sizeof copy);
+  return copy;
+}
+
+void Arenas::set_scaler(const kernels::LossScaler& scaler) {
+  device_.compute().upload(this->scaler(), &scaler, sizeof scaler);
+}
+
+void Arenas::zero_gradients(int shard) {
+  kernels::run_op<kernels::Fill>(*clear_gradients_, device_.compute(),
+                                 {.dst = gradients() + static_cast<std::size_t>(shard) * table_.bytes()});
+}
+
+void Arenas::zero_part(const Gather& gather, int shard) {
+  const auto number = static_cast<std::size_t>(options_.rank * options_.local_shards + shard);
+  std::byte* const part = moments() + gather.offset + number * gather.part_bytes;
+  for (const auto& [bytes, op] : clear_parts_)
+    if (bytes == gather.part_bytes) return kernels::run_op<kernels::Fill>(*op, device_.compute(), {.dst = part});
+}
+
+std::vector<kernels::StepResults> Arenas::take_results() {
+  std::vector<kernels::StepResults> copies(static_cast<std::size_t>(options_.local_shards));
+  device_.compute().download(copies.data(), results(), copies.size() * sizeof(kernels::StepResults));
+  clear_results();
+  return copies;
+}
+
+void Arenas::clear_results() {
+  const kernels::StepResults empty{};
+  for (int shard = 0; shard < options_.local_shards; ++shard)
+    device_.compute().upload(results() + shard, &empty, sizeof empty);
+}
+
+void Arenas::import_entry(int index, const Tensor& from, std::byte* arena) {
+  kernels::Context& context = device_.context();
+  kernels::Stream& compute = device_.compute();
+  const ParameterEntry& entry = table_.entry(index);
+  const kernels::TensorDesc plain{entry.shape, from.dtype(), context.plain_layout(entry.shape, from.dtype())};
+  const auto reorder = context.make_op(kernels::Reorder{plain, {entry.shape, table_.type(), entry.layout}});
+  const auto staged = context.allocate(std::max(from.bytes(), std::size_t{1}));
+  const auto workspace = context.allocate(std::max(reorder->workspace_bytes(), std::size_t{1}));
+  compute.copy(staged->data(), from.raw(), from.bytes());
+  std::byte* const values = arena + static_cast<std::size_t>(entry.offset) * size_of(table_.type());
+  kernels::run_op<kernels::Reorder>(*reorder, compute, {.src = staged->data(), .dst = values}, workspace->data());
+  compute.synchronize();
+}
+
+void Arenas::export_entry(int index, const std::byte* arena, Tensor& to) {
+  kernels::Context& context = device_.context();
+  kernels::Stream& compute = device_.compute();
+  const ParameterEntry& entry = table_.entry(index);
+  const kernels::TensorDesc plain{entry.shape, to.dtype(), context.plain_layout(entry.shape, to.dtype())};
+  const auto reorder = context.make_op(kernels::Reorder{{entry.shape, table_.type(), entry.layout}, plain});
+  const auto staged = context.allocate(std::max(to.bytes(), std::size_t{1}));
+  const auto workspace = context.allocate(std::max(reorder->workspace_bytes(), std::size_t{1}));
+  const std::byte* values = arena + static_cast<std::size_t>(entry.offset) * size_of(table_.type());
+  kernels::run_op<kernels::Reorder>(*reorder, compute, {.src = const_cast<std::byte*>(values), .dst = staged->data()},
+                                    workspace->data());
+  compute.download(to.raw(), staged->data(), to.bytes());
+}
+
+}  // namespace dp::engine

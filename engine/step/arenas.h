@@ -1,0 +1,85 @@
+// The arenas of one replica: weights, gradients and running statistics at the same offsets on every replica, and the
+// numbers of a step. They exist for the whole run.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "engine/layers/nodes.h"
+#include "engine/layers/parameters.h"
+#include "engine/step/open_device.h"
+#include "kernels/step_state.h"
+
+namespace dp::engine {
+
+struct ReplicaOptions {
+  int rank = 0;
+  int stage = 0;          // of the pipeline
+  int local_shards = 1;   // shards of a batch on this replica
+  int shards = 1;         // on all replicas
+  int micro_batches = 1;  // in progress at the same time
+  int lanes = 1;          // items whose activations are held at the same time; item i uses lane i % lanes
+  int saved_inputs = 0;  // items whose inputs are saved apart from the activations; item i uses number i % saved_inputs
+  bool scales_loss = false;
+};
+
+class Arenas {
+ public:
+  // Bytes of each buffer; 0: none. The estimate of memory reads them too.
+  struct Sizes {
+    std::size_t values = 0, low_values = 0, gradients = 0;  // low: in the activation type, with mixed precision
+    std::size_t buffers = 0, moments = 0;                   // of batch normalisation
+    std::size_t inputs = 0, results = 0, scaler = 0;
+
+    MemoryUse use() const;
+  };
+  static Sizes sizes(const ParameterTable& table, const NormTable& norms, const kernels::Context& context,
+                     const ReplicaOptions& options);
+
+  // The arguments must outlive this object.
+  Arenas(OpenDevice& device, const ParameterTable& table, const NormTable& norms, const ReplicaOptions& options);
+
+  const ParameterTable& table() const { return table_; }
+
+  std::byte* values() const { return begin_of(values_); }
+  std::byte* gradients() const { return begin_of(gradients_); }  // of shard 0; shards 1, 2, ... follow
+  std::byte* buffers() const { return begin_of(buffers_); }
+  std::byte* moments() const { return begin_of(moments_); }
+  // Mixed precision: layers read copies of the values in the activation type, in an arena with the same element order.
+  bool mixed() const { return low_values_ != nullptr; }
+  std::byte* low_value(std::int64_t element) const;
+  kernels::StepInputs* inputs() const { return static_cast<kernels::StepInputs*>(inputs_->data()); }
+  kernels::StepResults* results() const { return static_cast<kernels::StepResults*>(results_->data()); }  // of shard 0
+  kernels::LossScaler* scaler() const {  // null without loss scaling
+    return scaler_ ? static_cast<kernels::LossScaler*>(scaler_->data()) : nullptr;
+  }
+
+  // Enqueue.
+  void upload_inputs(const kernels::StepInputs& inputs);
+  void set_scaler(const kernels::LossScaler& scaler);
+  void zero_gradients(int shard);
+  void zero_part(const Gather& gather, int shard);  // this shard's part of the statistics, because it has no rows
+
+  // These wait for the compute stream.
+  kernels::LossScaler read_scaler();
+  std::vector<kernels::StepResults> take_results();  // the accumulated results of each shard, which it clears
+  // Copies one tensor between row-major host memory and an arena of this device.
+  void import_entry(int entry, const Tensor& from, std::byte* arena);
+  void export_entry(int entry, const std::byte* arena, Tensor& to);
+
+ private:
+  static std::byte* begin_of(const std::unique_ptr<kernels::Buffer>& buffer) {
+    return buffer ? static_cast<std::byte*>(buffer->data()) : nullptr;
+  }
+  void clear_results();
+
+  OpenDevice& device_;
+  const ParameterTable& table_;
+  const ReplicaOptions& options_;
+  std::unique_ptr<kernels::Buffer> values_, gradients_, inputs_, results_, low_values_, scaler_, buffers_, moments_;
+  std::unique_ptr<kernels::Op> clear_gradients_;
+  std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_parts_;  // by size in bytes
+};
+
+}  // namespace dp::engine

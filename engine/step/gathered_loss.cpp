@@ -1,0 +1,87 @@
+#include "engine/step/gathered_loss.h"
+
+#include "engine/step/worker.h"
+
+namespace dp::engine {
+
+using kernels::Range;
+
+GatheredLoss::GatheredLoss(Worker& worker, const ModelSetup& setup)
+    : worker_(worker), setup_(setup), part_bytes_(static_cast<std::size_t>(setup.size())) {}
+
+GatheredLoss::Sizes GatheredLoss::sizes(const ModelSetup& setup, std::int64_t rows) {
+  return {static_cast<std::size_t>(rows * setup.model.output().numel()) * setup.element_bytes(),
+          static_cast<std::size_t>(rows) * sizeof(std::int32_t)};
+}
+
+std::unique_ptr<kernels::Op> GatheredLoss::make_op(const ModelSetup& setup, kernels::Context& context,
+                                                   std::int64_t rows) {
+  return context.make_op(kernels::SoftmaxCrossEntropy{rows, setup.model.output().numel(), setup.scales_loss()});
+}
+
+void GatheredLoss::reserve(std::int64_t rows) {
+  const Sizes bytes = sizes(setup_, rows);
+  if (logits_ != nullptr && logits_->bytes() >= bytes.logits) return;
+  OpenDevice& device = worker_.device;
+  device.compute().synchronize();
+  for (const kernels::Buffer* old : {logits_.get(), grad_.get(), static_cast<kernels::Buffer*>(labels_.get())})
+    if (old != nullptr) device.forget(old->bytes(), &MemoryUse::other);
+  logits_ = device.allocate(bytes.logits, &MemoryUse::other);
+  grad_ = device.allocate(bytes.logits, &MemoryUse::other);
+  labels_ = device.allocate(bytes.labels, &MemoryUse::other);
+}
+
+kernels::Op& GatheredLoss::op(std::int64_t rows) {
+  for (const auto& [batch, op] : ops_)
+    if (batch == rows) return *op;
+  ops_.emplace_back(rows, make_op(setup_, worker_.context(), rows));
+  kernels::Op& op = *ops_.back().second;
+  worker_.device.at_least(workspace_, workspace_of(op), &MemoryUse::other);
+  return op;
+}
+
+void GatheredLoss::upload_labels(const Batch& batch, Range rows) {
+  if (worker_.rank() != 0 || rows.size() == 0) return;
+  current_labels_ = batch.labels.data<std::int32_t>() + rows.begin;
+  if (worker_.context().host_accessible()) return;
+  reserve(rows.size());
+  worker_.compute().copy(labels_->data(), current_labels_,
+                         static_cast<std::size_t>(rows.size()) * sizeof(std::int32_t));
+  current_labels_ = labels_->data();
+}
+
+void GatheredLoss::gather_logits(std::int64_t rows) {
+  if (setup_.size() == 1) return;
+  const Plan* plan = worker_.runner.plan_of(0);
+  const auto rank = static_cast<std::size_t>(worker_.rank());
+  const std::size_t row = static_cast<std::size_t>(setup_.model.output().numel()) * setup_.element_bytes();
+  for (int r = 0; r < setup_.size(); ++r)
+    part_bytes_[static_cast<std::size_t>(r)] = static_cast<std::size_t>(setup_.rows_of_shard(rows, r).size()) * row;
+  if (rank == 0) reserve(rows);
+  worker_.io->gather(plan ? worker_.runner.address(0, plan->logits()) : nullptr, rank == 0 ? logits_->data() : nullptr,
+                     part_bytes_, 0, worker_.compute());
+}
+
+void GatheredLoss::run(std::int64_t rows) {
+  if (rows == 0) return;
+  const Plan* plan = worker_.runner.plan_of(0);
+  gather_logits(rows);
+  const bool master = worker_.rank() == 0, alone = setup_.size() == 1;
+  if (master) {
+    kernels::Op& loss = op(rows);
+    kernels::run_op<kernels::SoftmaxCrossEntropy>(
+        loss, worker_.compute(),
+        {.logits = alone ? worker_.runner.address(0, plan->logits()) : logits_->data(),
+         .labels = const_cast<void*>(current_labels_),
+         .inputs = worker_.arenas.inputs(),
+         .dlogits = alone ? worker_.runner.address(0, plan->logits_grad()) : grad_->data(),
+         .results = worker_.arenas.results(),
+         .scaler = worker_.arenas.scaler()},
+        workspace_->data());
+  }
+  if (alone) return;
+  worker_.io->scatter(master ? grad_->data() : nullptr, plan ? worker_.runner.address(0, plan->logits_grad()) : nullptr,
+                      part_bytes_, 0, worker_.compute());
+}
+
+}  // namespace dp::engine

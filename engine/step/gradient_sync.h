@@ -1,0 +1,123 @@
+// Processes a bucket of gradients after backward has finished it: reduces it over the replicas, lets the optimizer
+// update this replica's part, and sends the new weights to every replica. There is one GradientSync per replica. Its
+// work runs on a communication stream.
+//
+// With sharded updates and mixed precision, replicas gather the new weights in the type that layers read. This halves
+// the bytes. A replica then has only its own part of the full-precision values, until gather_values().
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "dp/parallel_options.h"
+#include "engine/step/local_optimizer.h"
+#include "engine/step/replica.h"
+#include "engine/step/rounded_gradients.h"
+
+namespace dp::engine {
+
+// The elements of a bucket that `rank` updates. That rank also stores their optimizer state.
+kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks);
+
+// The norm of the gradient over all stages of a pipeline.
+struct NormOfStages {
+  // Connects the stages of one replica. The last stage has rank 0. Null without a pipeline, or if no norm is computed.
+  std::unique_ptr<kernels::Communicator> communicator;
+  std::vector<std::int64_t> blocks;  // partial sums of each stage, by rank
+};
+
+class GradientSync {
+ public:
+  // `communicator` is null for a single replica with one shard; all work then runs on the compute stream.
+  // `reduce_dtype`: bf16; any other type means the gradients' own type. `scaling`: set if the loss, and hence the
+  // gradients, are scaled. `keeps_values`: every replica needs all full-precision values after each step.
+  GradientSync(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
+               std::vector<Bucket> buckets, const ParameterGroups& groups, const Failpoints& failpoints,
+               DType reduce_dtype, std::optional<kernels::LossScaling> scaling = {}, bool keeps_values = true,
+               NormOfStages stages = {});
+  ~GradientSync();
+  // Ends the work on the communication stream. Call it on all replicas before any of them is destroyed, because
+  // replicas read each other's memory. Afterwards this object may only be destroyed.
+  void stop();
+
+  const std::vector<Bucket>& buckets() const { return buckets_; }
+  kernels::Communicator* communicator() { return communicator_.get(); }  // may be null
+  LocalOptimizer& optimizer() { return optimizer_; }
+
+  // Records the communication stream's work in `tracer` from now on. The tracer must outlive this object.
+  void trace(Tracer& tracer);
+
+  // Begins a step. `per_bucket`: updates each bucket as soon as it is reduced; otherwise update() updates all buckets.
+  void begin(std::int64_t step, bool per_bucket);
+  // Call it when the gradients of `bucket` are complete on this replica and backward no longer reads its weights. Once
+  // per bucket and step, in bucket order.
+  void bucket_ready(std::size_t bucket);
+  // Calls bucket_ready() for all remaining buckets with first_entry >= `entry`.
+  void entries_ready(int entry);
+  // Only for a step without per_bucket. `norm`: computes the gradient norm, for clipping and for skipping the step;
+  // required with a scaled loss.
+  void update(bool norm);
+  // As in Communicator, for the communicators of this object.
+  void take_turns(kernels::CaptureTurn* turn);
+  // Makes the compute stream wait until the last update is done and its weights have arrived.
+  void wait_for_weights();
+  // Restarts the step after a failed graph capture. The work since begin() was only captured and will not run.
+  void reset();
+  // Copies the master's weights to every replica, e.g. after a load, and updates the copy that layers read.
+  void broadcast_weights();
+  void broadcast_state();  // of the optimizer; only if every replica stores all of it (all_reduce)
+  void gather_values();    // gathers values that only their owners have updated
+  void synchronize();
+
+ private:
+  kernels::Stream& stream() { return communicator_ ? *comm_ : replica_.compute(); }
+  std::byte* gradient(std::int64_t element) {
+    return replica_.arenas.gradients() + static_cast<std::size_t>(element) * element_;
+  }
+  std::byte* value(std::int64_t element) {
+    return replica_.arenas.values() + static_cast<std::size_t>(element) * element_;
+  }
+  // Mixed precision: converts a range of the values to the type that layers read.
+  struct Cast {
+    std::int64_t begin = 0;  // element
+    std::unique_ptr<kernels::Op> op;
+  };
+  Cast cast_of(kernels::Range range);
+  void run(const Cast& cast);
+  void enter(Phase phase, std::size_t bucket);
+  void sum(std::size_t bucket);
+  void update_bucket(std::size_t bucket);
+  void compute_norm();
+  void share_partials(std::size_t bucket);
+  void join_stages();
+  bool arrives_low(const Bucket& bucket) const;
+  void gather(const Bucket& bucket);
+
+  Replica& replica_;
+  std::unique_ptr<kernels::Communicator> communicator_;
+  const Reduce mode_;
+  const std::vector<Bucket> buckets_;
+  const Failpoints& failpoints_;
+  const std::size_t element_;  // bytes
+  const DType type_;
+  const std::optional<kernels::LossScaling> scaling_;
+  const bool keeps_values_;
+  std::optional<RoundedGradients> rounded_;  // set if the reduction uses bf16
+  std::unique_ptr<kernels::Stream> comm_;
+  std::unique_ptr<kernels::Event> gradients_done_;
+  std::unique_ptr<kernels::Event> weights_arrived_;  // recorded after the last bucket
+  bool arriving_ = false, values_apart_ = false;
+  const std::vector<kernels::Range> own_;  // this replica's part of each bucket
+  LocalOptimizer optimizer_;
+  NormOfStages stages_;
+  GradientNorm norm_;
+  std::vector<std::vector<Cast>> casts_;  // per bucket: ranges that other replicas update
+  Cast cast_all_;
+  std::vector<std::size_t> partial_bytes_;  // scratch memory: each rank's partial sums of one bucket's norm
+  std::size_t next_ = 0;                    // next bucket to become ready
+  std::int64_t step_ = 0;
+  bool per_bucket_ = true;
+};
+
+}  // namespace dp::engine

@@ -1,0 +1,107 @@
+// The update on one replica: the norm of the reduced gradient, and the optimizer of its parts of the arenas.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/optimizer/optimizer.h"
+#include "engine/step/replica.h"
+
+namespace dp::engine {
+
+// The L2 norm of the reduced gradient, for clipping, for skipping a step, and for the loss scale. Each replica sums the
+// squares of its own parts; the partial sums of all blocks, in order, give the norm.
+
+std::int64_t norm_blocks(kernels::Range range);                // partial sums (doubles) of a range
+std::int64_t norm_blocks(const std::vector<Bucket>& buckets);  // of all buckets
+inline std::size_t norm_bytes(const std::vector<Bucket>& buckets) {
+  return static_cast<std::size_t>(norm_blocks(buckets)) * sizeof(double);
+}
+
+class GradientNorm {
+ public:
+  // `own`: this replica's part of each bucket; it begins at a block of the bucket. With a pipeline, the buckets are
+  // those of one stage. The blocks of all stages are in bucket order: `before` ones of later stages precede these, and
+  // `behind` ones of earlier stages follow.
+  GradientNorm(Replica& replica, const std::vector<Bucket>& buckets, const std::vector<kernels::Range>& own,
+               std::optional<kernels::LossScaling> scaling, std::int64_t before = 0, std::int64_t behind = 0);
+
+  double* partials(std::size_t bucket) { return partials(bucket, buckets_[bucket].begin); }
+  double* own_partials(std::size_t bucket) { return partials(bucket, own_[bucket].begin); }
+  std::int64_t blocks() const { return first_block_.back() - first_block_.front(); }  // of all buckets
+  double* all_partials() { return static_cast<double*>(partials_->data()); }          // of all stages
+  std::int64_t all_blocks() const { return static_cast<std::int64_t>(partials_->bytes() / sizeof(double)); }
+
+  // Enqueue.
+  void sum_own(std::size_t bucket, kernels::Stream& stream);
+  void finish(kernels::Stream& stream);  // requires the partial sums of all blocks
+
+ private:
+  double* partials(std::size_t bucket, std::int64_t element) {
+    return static_cast<double*>(partials_->data()) + first_block_[bucket] +
+           (element - buckets_[bucket].begin) / kernels::kNormBlock;
+  }
+
+  Replica& replica_;
+  std::vector<kernels::Range> buckets_, own_;
+  std::vector<std::int64_t> first_block_;          // one more than buckets
+  std::vector<std::unique_ptr<kernels::Op>> ops_;  // one per bucket; null if this replica updates nothing of it
+  std::unique_ptr<kernels::Op> finish_;
+  std::unique_ptr<kernels::Buffer> partials_;
+};
+
+// The optimizer on one replica: it updates this replica's parts of the arenas and holds their state. A part is what the
+// replica updates of one bucket; it may be empty.
+class LocalOptimizer {
+ public:
+  struct Part {
+    kernels::Range range;     // elements of the arenas
+    std::int64_t offset = 0;  // element offset of the range in each state tensor
+  };
+
+  // `parts`: beginning at multiples of kGroupElements.
+  LocalOptimizer(Replica& replica, const std::vector<kernels::Range>& parts, const ParameterGroups& groups);
+
+  const std::vector<Part>& parts() const { return parts_; }
+  kernels::UpdateRule rule() const { return rule_; }
+  // The state of `part` in slot `slot`; null if the state was never allocated.
+  std::byte* state(std::size_t slot, const Part& part);
+  // Bytes of the state of a replica that updates `elements` elements of this size.
+  static std::size_t state_bytes(const UpdateKind& kind, std::int64_t elements, std::size_t element_bytes) {
+    return kind.state ? static_cast<std::size_t>(kernels::slots_of(kind.rule) * elements) * element_bytes : 0;
+  }
+  // Bytes of the state now, and after ensure_state().
+  std::size_t held_bytes() const { return state_ ? state_->bytes() : 0; }
+  std::size_t bytes_for(const UpdateKind& kind) const;
+  // Allocates the state of this kind, all zeros, unless it exists. Frees the state of another rule; the device must
+  // then be idle.
+  void ensure_state(const UpdateKind& kind);
+
+  // Sets the kind of the next updates. With state: requires ensure_state().
+  void use(const UpdateKind& kind);
+  // Enqueues. Sets the reduced gradients of frozen parameters to zero.
+  void clear_frozen(std::size_t part, kernels::Stream& stream);
+  void update(std::size_t part, kernels::Stream& stream);
+
+ private:
+  struct Frozen {
+    std::int64_t begin = 0;  // element
+    std::unique_ptr<kernels::Op> clear;
+  };
+  std::byte* gradient(std::int64_t element) {
+    return replica_.arenas.gradients() + static_cast<std::size_t>(element) * element_;
+  }
+
+  Replica& replica_;
+  const std::size_t element_;  // bytes
+  std::vector<Part> parts_;
+  std::vector<std::vector<Frozen>> frozen_;  // per part
+  std::unique_ptr<kernels::Buffer> groups_;  // ParameterGroups::map(); null without groups
+  kernels::UpdateRule rule_ = kernels::UpdateRule::sgd;
+  std::vector<std::unique_ptr<kernels::Op>> ops_;  // one per part; null if it is empty
+  bool uses_state_ = false;
+  std::unique_ptr<kernels::Buffer> state_;  // slot by slot
+};
+
+}  // namespace dp::engine

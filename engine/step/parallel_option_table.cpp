@@ -1,0 +1,278 @@
+// The rows of DataParallelOptions: devices, training (label smoothing, seed, averages), precision, pipelines.
+#include "engine/step/parallel_option_table.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "dp/error.h"
+
+namespace dp {
+namespace {
+
+using Options = DataParallelOptions;
+using Table = OptionTable<Options>;
+
+constexpr double kEmaDecay = 0.9998;  // with --model-ema alone
+constexpr double kMebibyte = 1048576;
+
+void add_threads_and_watchdog(Table& table) {
+  table.group("Devices");
+  table
+      .add("threads-per-replica", accepts::whole(1, 1024), &Options::threads_per_replica,
+           "threads per CPU replica; at most the team that OpenMP allows")
+      .unset_at_zero()
+      .only_on(DeviceKind::cpu)
+      .shown("cores / replicas");
+  table.group("Processes");
+  table.add("timeout", accepts::number(0, 1e6), &Options::timeout_seconds,
+            "abort (exit code 6) after N seconds without progress, or if a rank is missing for so long; 0 disables the "
+            "watchdog");
+}
+
+void add_parameter_groups(Table& table) {
+  table.add(
+      "no-decay-norm-bias", accepts::flag(), "no weight decay for biases and normalisation",
+      [](const Options& o) { return std::ranges::any_of(o.parameter_groups, is_no_decay); },
+      [](Options& o, const OptionValue& on) {
+        std::erase_if(o.parameter_groups, is_no_decay);
+        if (std::get<bool>(on)) o.parameter_groups.push_back({.vectors = true, .weight_decay = 0.0f});
+        return true;
+      });
+  table.add(
+      "freeze", accepts::list(accepts::text("parameters")),
+      "do not train parameters with these names, such as 'conv1.*'",
+      [](const Options& o) {
+        std::vector<std::string> patterns;
+        for (const ParameterGroup& group : o.parameter_groups)
+          if (is_frozen_by_name(group)) patterns.push_back(group.pattern);
+        return patterns.empty() ? OptionValue{} : OptionValue{patterns};
+      },
+      [](Options& o, const OptionValue& patterns) {  // they come first: the first group that a parameter fits counts
+        std::erase_if(o.parameter_groups, is_frozen_by_name);
+        std::vector<ParameterGroup> groups;
+        for (const std::string& pattern : std::get<std::vector<std::string>>(patterns))
+          groups.push_back({.pattern = pattern, .frozen = true});
+        o.parameter_groups.insert(o.parameter_groups.begin(), groups.begin(), groups.end());
+        return true;
+      });
+}
+
+void add_training(Table& table) {
+  table.group("Training");
+  add_parameter_groups(table);
+  table.add("grad-accum-steps,--grad-accumulation-steps", accepts::whole(1, 1 << 20), &Options::grad_accum_steps,
+            "split each batch into N micro-batches");
+  table.add("clip-grad-norm,--clip-grad", accepts::positive(1e12), &Options::clip_grad_norm,
+            "clip the gradient to this L2 norm, over all parameters");
+  table.add("label-smoothing,--smoothing", accepts::below(0, 1), &Options::label_smoothing,
+            "label smoothing of the training loss, in [0, 1); the test loss has none");
+  table.add("on-nonfinite", accepts::one_of({"abort", "skip"}), &Options::on_nonfinite,
+            "action if the loss or a gradient is NaN or infinite: abort, skip");
+  table.add(
+      "amp", accepts::flag(), "mixed precision: 16-bit activations and weights, float32 masters",
+      [](const Options& o) { return o.amp != Amp::off; },
+      [](Options& o, const OptionValue& on) {
+        o.amp = std::get<bool>(on) ? Amp::bfloat16 : Amp::off;
+        return true;
+      });
+  table
+      .add(
+          "amp-dtype", accepts::one_of({"bfloat16", "float16"}),
+          "type for --amp: bfloat16, or on GPUs float16 with loss scaling",
+          [](const Options& o) {
+            return o.amp == Amp::off ? OptionValue{}
+                                     : OptionValue{std::string(o.amp == Amp::float16 ? "float16" : "bfloat16")};
+          },
+          [](Options& o, const OptionValue& type) {
+            if (o.amp == Amp::off) return false;
+            o.amp = std::get<std::string>(type) == "float16" ? Amp::float16 : Amp::bfloat16;
+            return true;
+          })
+      .needs("--amp", "amp")
+      .shown("bfloat16");
+  table.add(
+      "model-ema", accepts::flag(), "maintain a moving average of the weights and evaluate it as well",
+      [](const Options& o) { return o.ema_decay.has_value(); },
+      [](Options& o, const OptionValue& on) {
+        o.ema_decay = std::get<bool>(on) ? std::optional(kEmaDecay) : std::nullopt;
+        return true;
+      });
+  table
+      .add(
+          "model-ema-decay", accepts::below(0, 1), [](auto& o) { return o.ema_decay ? &*o.ema_decay : nullptr; },
+          "decay of the moving average per step, in [0, 1); update t of the average uses (1 + t) / (10 + t) while that "
+          "is lower")
+      .needs("--model-ema", "model-ema")
+      .shown(to_text(OptionValue{kEmaDecay}));
+}
+
+void add_reduction(Table& table) {
+  table.group("Data parallelism");
+  table.add("reduce", accepts::one_of({"auto", "master", "allreduce", "sharded"}), &Options::reduce,
+            "gradient reduction: auto, master, allreduce, sharded");
+  table.add(
+      "reduce-dtype", accepts::one_of({"float32", "bfloat16"}),
+      "data type of the gradient reduction: float32, or bfloat16 (half the bytes, rounded)",
+      [](const Options& o) { return std::string(to_string(o.reduce_dtype)); },
+      [](Options& o, const OptionValue& type) {
+        o.reduce_dtype = std::get<std::string>(type) == "bfloat16" ? DType::bf16 : DType::f32;
+        return true;
+      });
+  table.add("comm", accepts::one_of({"auto", "host", "p2p", "nccl", "mpi"}), &Options::comm,
+            "communicator: auto, host (CPU), p2p (GPUs of one process), nccl (distinct GPUs), mpi (CPU, with ddp)");
+  table.add("loss", accepts::one_of({"local", "gathered"}), &Options::loss,
+            "where the loss is computed: local (on each replica), gathered (on the master)");
+  table
+      .add(
+          "bucket-mb", accepts::positive(1e9), "size of a gradient bucket in MiB",
+          [](const Options& o) { return static_cast<double>(o.bucket_bytes) / kMebibyte; },
+          [](Options& o, const OptionValue& size) {
+            o.bucket_bytes = static_cast<std::size_t>(std::ceil(std::get<double>(size) * kMebibyte));
+            return true;
+          })
+      .unset_at_zero()
+      .shown("by model");
+  table.add("bn", accepts::one_of({"master", "pooled", "sync"}), &Options::batch_norm,
+            "batch normalisation: master (statistics per shard), pooled (running statistics of the whole batch), sync "
+            "(statistics of the whole batch)");
+  table.add("fold-bn", accepts::one_of({"auto", "always", "never"}), &Options::fold_norms,
+            "evaluation: fold batch normalisations into the convolutions before them: auto (not with --deterministic), "
+            "always, never");
+  table
+      .add("logical-shards", accepts::whole(1, 4096), &Options::logical_shards,
+           "split each batch into N shards: bit-identical weights for every number of replicas that divides N; "
+           "implies --deterministic")
+      .unset_at_zero();
+}
+
+// "auto" or a whole number.
+int micro_batches_from(const std::string& text) {
+  constexpr int kMost = 4096;
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (text != "auto" && (error != std::errc() || end != text.data() + text.size() || number < 1 || number > kMost))
+    throw Error(ErrorCode::usage,
+                fmt::format("--micro-batches '{}' is neither auto nor a whole number from 1 to {}", text, kMost));
+  return number;
+}
+
+std::vector<std::string> cuts_from(const std::string& text) {
+  std::vector<std::string> cuts;
+  for (std::size_t begin = 0; text != "auto" && text != "measured" && begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    cuts.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return cuts;
+}
+
+// A row of an option that applies to pipelines only. `get` and `assign` convert to and from its text.
+template <typename Get, typename Assign>
+void add_to_pipeline(Table& table, const char* name, Accepts accepts, const char* default_text, const char* help,
+                     Get get, Assign assign) {
+  table
+      .add(
+          name, std::move(accepts), help,
+          [get](const Options& o) { return o.pipeline.stages > 1 ? OptionValue{get(o.pipeline)} : OptionValue{}; },
+          [assign](Options& o, const OptionValue& value) {
+            if (o.pipeline.stages > 1) assign(o.pipeline, std::get<std::string>(value));
+            return o.pipeline.stages > 1;
+          })
+      .needs("--pipeline-stages 2 or more", "pipeline-stages")
+      .shown(default_text);
+}
+
+// A row of an option with a fixed set of values. `names` are those of the enumerators, in their order.
+template <typename Enum>
+void add_choice_to_pipeline(Table& table, const char* name, const std::vector<std::string>& names,
+                            const char* default_text, const char* help, Enum PipelineOptions::*member) {
+  add_to_pipeline(
+      table, name, accepts::one_of(names), default_text, help,
+      [names, member](const PipelineOptions& p) { return names.at(static_cast<std::size_t>(p.*member)); },
+      [names, member](PipelineOptions& p, const std::string& text) {
+        p.*member = static_cast<Enum>(std::ranges::find(names, text) - names.begin());
+      });
+}
+
+void add_pipeline(Table& table) {
+  constexpr int kMostStages = 64;
+  table.group("Pipeline");
+  table.add(
+      "pipeline-stages", accepts::whole(1, kMostStages), [](auto& o) { return &o.pipeline.stages; },
+      "spread the layers of each replica over N devices, for models that are too large for one");
+  add_to_pipeline(
+      table, "micro-batches", accepts::text("auto, or a number"), "auto",
+      "micro-batches of a step on each replica: auto (four per stage), or a number; replaces --grad-accum-steps",
+      [](const PipelineOptions& p) { return p.micro_batches == 0 ? "auto" : std::to_string(p.micro_batches); },
+      [](PipelineOptions& p, const std::string& text) { p.micro_batches = micro_batches_from(text); });
+  add_choice_to_pipeline(table, "schedule", {"none", "gpipe", "1f1b", "zb-h1"}, "1f1b",
+                         "order of a pipeline's work: none (one stage at a time), gpipe, 1f1b, zb-h1 (least idle time)",
+                         &PipelineOptions::schedule);
+  add_to_pipeline(
+      table, "pipeline-split", accepts::text("auto, measured, or the first layer of each stage but the first"), "auto",
+      "where the stages begin: auto (equal modelled times), measured (equal measured times), or layers such as "
+      "layer2.0,layer4.0",
+      [](const PipelineOptions& p) -> std::string {
+        if (!p.cuts.empty()) return fmt::format("{}", fmt::join(p.cuts, ","));
+        return p.measured ? "measured" : "auto";
+      },
+      [](PipelineOptions& p, const std::string& text) { p.cuts = cuts_from(text), p.measured = text == "measured"; });
+  add_choice_to_pipeline(
+      table, "recompute", {"none", "stage", "except-last"}, "none",
+      "stages that save only their input and compute their activations twice: none, stage (all), except-last",
+      &PipelineOptions::recompute);
+}
+
+void add_kernels(Table& table) {
+  table
+      .add("graphs", accepts::one_of({"auto", "always", "never"}), &Options::graphs,
+           "GPUs: run training steps as CUDA graphs: auto (not with nccl between several GPUs of a process), always "
+           "(or fail), never")
+      .only_on(DeviceKind::cuda);
+  table.add_off("no-autotune", &Options::autotune, "GPUs: choose kernels by shape, without timing them")
+      .only_on(DeviceKind::cuda);
+  table.add("exact-conv", accepts::flag(), &Options::exact_convolutions,
+            "no faster convolutions with more rounding (CPU: Winograd)");
+  table.add("tf32", accepts::flag(), &Options::tf32, "GPUs: allow TF32 in float32 layers where it is faster")
+      .only_on(DeviceKind::cuda);
+  table.add("check-replicas", accepts::flag(), &Options::check_replicas,
+            "check after every step that the replicas are bit-identical");
+}
+
+void add_randomness(Table& table) {
+  table.group("Randomness and order");
+  table.add("seed", accepts::seed(), &Options::seed, "seed of weights, dropout, order and augmentation");
+  table.add("deterministic", accepts::flag(), &Options::deterministic,
+            "bit-identical runs and resumes on the same devices");
+  table.add_off("no-dropout", &Options::dropout, "turn dropout off");
+}
+
+Table make() {
+  Table table;
+  add_threads_and_watchdog(table);
+  add_training(table);
+  add_reduction(table);
+  add_kernels(table);
+  add_pipeline(table);
+  add_randomness(table);
+  return table;
+}
+
+}  // namespace
+
+bool is_frozen_by_name(const ParameterGroup& group) { return group.frozen && !group.vectors; }
+
+bool is_no_decay(const ParameterGroup& group) {
+  return group.vectors && !group.frozen && group.pattern == "*" && group.weight_decay == 0.0f;
+}
+
+const Table& parallel_option_table() {
+  static const Table table = make();
+  return table;
+}
+
+}  // namespace dp

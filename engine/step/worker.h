@@ -1,0 +1,86 @@
+// One device at work: a replica, what connects it to the others, and its part of every step. worker.cpp tells the step
+// from top to bottom.
+//
+// With a pipeline, each stage of each replica has a worker. Each function runs on the worker's own thread and enqueues
+// work, which streams and events order. Functions named `_alone`, and the end of a step, wait until the device has done
+// it.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "dp/loader.h"
+#include "engine/step/gathered_loss.h"
+#include "engine/step/gradient_sync.h"
+#include "engine/step/logits_store.h"
+#include "engine/step/model_setup.h"
+#include "engine/step/moving_average.h"
+#include "engine/step/pipeline/schedule.h"
+#include "engine/step/replica.h"
+
+namespace dp::engine {
+
+class Team;
+
+class Worker : public Replica {
+ public:
+  // `own_number`: in this process. `team` must outlive this object.
+  Worker(Team& team, std::size_t own_number, std::unique_ptr<kernels::Context> context, int rank, int stage);
+
+  // --- a whole step -------------------------------------------------------------------------------------------
+  // `batch` must stay unchanged until the step after next begins. `inputs` are equal on every worker.
+  void train(const Batch& batch, const kernels::StepInputs& inputs, const UpdateKind& update);
+  // Also appends the logits to `logits`, if that is set.
+  void evaluate(const Batch& batch, const kernels::StepInputs& inputs);
+
+  // --- its parts, as nn.DataParallel has them -----------------------------------------------------------------
+  // The forward pass of `rows` images. The master gathers the logits.
+  void forward_alone(const Batch& batch, std::int64_t rows, bool training, const kernels::StepInputs& inputs);
+  // Backward from the gradient of the logits (rows, classes), and the reduction.
+  void backward_alone(const Tensor& logits_grad, std::int64_t rows);
+  void update_alone(const kernels::StepInputs& inputs, const UpdateKind& update);
+
+  const std::size_t number;
+  // These are set while a DataParallel is made.
+  std::unique_ptr<kernels::Communicator> io;  // for all but gradients and weights; null for one replica
+  std::unique_ptr<GradientSync> sync;
+  GatheredLoss gathered_loss;
+  std::unique_ptr<MovingAverage> average;  // null without ema_decay, and if this is not the master
+  std::unique_ptr<LogitsStore> logits;     // null unless evaluations store logits
+
+ private:
+  struct Items {  // see plan_runner.h
+    int begin, end;
+  };
+
+  void train_micro_batch(std::int64_t rows, int micro);
+  void train_pipelined();
+  void scatter(const Batch& batch, kernels::Range rows, int micro, bool training, bool gathers);
+  void forward(Items items, bool training);
+  void forward_again(Items item);
+  void update_running_statistics(int first_item);
+  void loss(Items items);
+  void loss_on_master(std::int64_t rows);
+  void evaluate(Items items, const Batch& batch, kernels::Range rows);
+  void backward(Items items, bool accumulate, bool last, Work work = Work::backward);
+  void finish_update();
+  void update_average();
+  void send(kernels::Link& link, const Border& border, int item);
+  void receive(kernels::Link& link, const Border& border, int item);
+  bool saves_input() const { return options.saved_inputs > 0; }
+
+  template <typename After, typename Idle>
+  void run_pass(Items items, const std::vector<PlanStep>& (Plan::*pass)() const, const std::vector<Gather>& gathers,
+                After&& after, Idle&& idle);
+  ShardInput input_of(const Batch& batch, kernels::Range rows) const;
+  void check_finite();
+  void plant_nan(int item, Ref place);
+  bool run_failpoints(Phase phase);
+
+  Team& team_;
+  const ModelSetup& setup_;
+  const Stage& stage_;
+  std::vector<Action> actions_;  // of a pipeline's stage
+};
+
+}  // namespace dp::engine
