@@ -85,7 +85,7 @@ bool forward_with_norms(Planner& plan, const Node& node, const PlanValue& x, Nod
   if (moments) {
     const std::size_t behind = index(plan.neighbours_of(node).normalizes);
     const Norm& own = plan.norms.norm(plan.nodes[behind].norm);
-    statistics = plan.own_moments(own);
+    statistics = plan.statistics.own_moments(own);
     if (plan.eps_of_part(own)) stats = (plan.results[behind].saved = plan.new_doubles(1 + 2 * own.channels)).where;
   }
   plan.add(steps, node.name, "", std::move(op),
@@ -134,7 +134,7 @@ void backward_data_with_norm(Planner& plan, const Node& node, const PlanValue& d
             .stats = result.saved.where,
             .weight = renormalizes ? plan.parameter_place(before.weight) : Ref{},
             .bias = renormalizes ? plan.parameter_place(before.bias) : Ref{},
-            .sums = plan.own_sums(norm),
+            .sums = plan.statistics.own_sums(norm),
             .dweight = dw.where,
             .dbias = db.where,
             .dz = dz.where});

@@ -37,7 +37,7 @@ void finish(Planner& plan, const Node& node, const NodeResult& result, const Nod
               .y = masks ? result.y.where : Ref{},
               .stats = result.saved.where,
               .weight = plan.parameter_place(node.weight),
-              .sums = sync ? plan.all_shards(norm.sums) : plan.own_sums(norm),
+              .sums = sync ? plan.statistics.of_all(norm.sums) : plan.statistics.own_sums(norm),
               .dx = dx.where});
     plan.gradients.give(node.inputs[0], dx, true);
   }
@@ -98,12 +98,14 @@ void forward_norm(Planner& plan, const Node& node, const PlanValue& x, NodeResul
   if (plan.options.training) {
     if (!taken) {
       plan.add(steps, node.name, "moments", plan.make(BatchNormMoments{result.x.desc, plan.eps_of_part(norm)}),
-               {.x = result.x.where, .moments = plan.own_moments(norm), .stats = sync ? Ref{} : result.saved.where});
+               {.x = result.x.where,
+                .moments = plan.statistics.own_moments(norm),
+                .stats = sync ? Ref{} : result.saved.where});
       steps.back().gathers = sync;
     }
     if (sync)
       plan.add(steps, node.name, "statistics", plan.make(BatchNormMerge{norm.channels, plan.options.shards, norm.eps}),
-               {.moments = plan.all_shards(norm.moments), .stats = result.saved.where});
+               {.moments = plan.statistics.of_all(norm.moments), .stats = result.saved.where});
   } else {
     plan.add(steps, node.name, "statistics", plan.make(BatchNormRunning{norm.channels, norm.eps}),
              {.mean = mean, .variance = variance, .stats = result.saved.where});
@@ -132,8 +134,8 @@ void update_running_statistics(Planner& plan) {
   for (int i = 0; i < plan.norms.count(); ++i) {
     const Norm& norm = plan.norms.norm(i);
     track.norms.push_back({norm.channels, norm.momentum,
-                           static_cast<std::int64_t>(plan.all_shards(norm.moments).offset / sizeof(double)), norm.mean,
-                           norm.variance});
+                           static_cast<std::int64_t>(plan.statistics.of_all(norm.moments).offset / sizeof(double)),
+                           norm.mean, norm.variance});
   }
   plan.add(plan.running, "running", "statistics", plan.make(track),
            {.moments = {Space::moments}, .running = {Space::buffer}});
@@ -176,7 +178,7 @@ void backward_norm(Planner& plan, const Node& node, const NodeResult& result, st
             .x = result.x.where,
             .y = y,
             .stats = result.saved.where,
-            .sums = plan.own_sums(norm),
+            .sums = plan.statistics.own_sums(norm),
             .dweight = dw.where,
             .dbias = db.where,
             .dz = writes ? dz.value.where : Ref{}});

@@ -63,10 +63,26 @@ struct MadeOp {
   const std::vector<kernels::TensorDesc>& tensors() const { return op->tensors(); }
 };
 
+// Where the statistics of batch normalisations are in the moments arena.
+struct StatisticPlaces {
+  // A statistic of all shards. `offset`: Norm::moments or Norm::sums.
+  Ref of_all(std::size_t offset) const { return {Space::moments, offset * static_cast<std::size_t>(shards)}; }
+  // The entry of the shard that runs the step.
+  Ref own_moments(const Norm& norm) const { return own(norm.moments, norm.moments_bytes()); }
+  Ref own_sums(const Norm& norm) const { return own(norm.sums, norm.sums_bytes()); }
+  Ref own(std::size_t offset, std::size_t bytes) const { return {Space::moments, of_all(offset).offset, bytes}; }
+
+  int shards;
+};
+
 struct PlanDraft : PlanParts {
   PlanDraft(const PlanOptions& of_plan, kernels::Context& of_device, const ParameterTable* of_model,
             const NormTable& of_norms)
-      : PlanParts{.options = of_plan}, context(of_device), table(of_model), norms(of_norms) {}
+      : PlanParts{.options = of_plan},
+        context(of_device),
+        table(of_model),
+        norms(of_norms),
+        statistics{of_plan.shards} {}
 
   // Descriptors. `any`: in the activation type, of an activation or of the weights that a layer reads, in any layout.
   kernels::TensorDesc any(const Shape& shape) const { return {shape, context.activation_type(), {}}; }
@@ -92,16 +108,6 @@ struct PlanDraft : PlanParts {
   const NormNeighbours& neighbours_of(const Node& node) const { return neighbours[index(number_of(node))]; }
   const Node* folded_norm(const Node& conv) const;  // the normalisation that is folded into the convolution, or null
 
-  // A statistic of all shards in the moments arena. `offset`: Norm::moments or Norm::sums.
-  Ref all_shards(std::size_t offset) const {
-    return {Space::moments, offset * static_cast<std::size_t>(options.shards)};
-  }
-  // The entry of the shard that runs the step.
-  Ref own_moments(const Norm& norm) const { return own_shard(norm.moments, norm.moments_bytes()); }
-  Ref own_sums(const Norm& norm) const { return own_shard(norm.sums, norm.sums_bytes()); }
-  Ref own_shard(std::size_t offset, std::size_t bytes) const {
-    return {Space::moments, all_shards(offset).offset, bytes};
-  }
   // The eps for statistics of this part alone; empty with synchronised batch normalisation.
   std::optional<double> eps_of_part(const Norm& norm) const {
     return options.norm == BatchNormMode::sync ? std::nullopt : std::optional(norm.eps);
@@ -138,6 +144,7 @@ struct PlanDraft : PlanParts {
   kernels::Context& context;
   const ParameterTable* const table;
   const NormTable& norms;
+  const StatisticPlaces statistics;
   PlanValue images;  // what the first nodes read: images, or the output of the stage before this one
   std::vector<Node> nodes;
   std::vector<NormNeighbours> neighbours;  // per node

@@ -252,10 +252,6 @@ void DataParallel::State::set_initial_weights() {
   state_dict.set_weights(initial);
 }
 
-// The members are destroyed in reverse order. Until then the watchdog reads the replicas, and a failed device may still
-// use their memory.
-DataParallel::State::~State() { team.stop(); }
-
 void DataParallel::State::require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const {
   const engine::Norm* const norm = setup.norm_of_one_cell();
   if (norm == nullptr) return;

@@ -18,7 +18,6 @@ namespace dp {
 // Declared in the order in which they are made; each may use those above it.
 struct DataParallel::State {
   State(const Model& model, ResolvedOptions resolved);  // data_parallel_setup.cpp
-  ~State();
   void make_workers();
   void make_communicators();
   void make_graphs();

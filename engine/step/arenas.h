@@ -44,6 +44,8 @@ class Arenas {
 
   std::byte* values() const { return begin_of(values_); }
   std::byte* gradients() const { return begin_of(gradients_); }  // of shard 0; shards 1, 2, ... follow
+  std::byte* value(std::int64_t element) const { return values() + bytes_of(element); }
+  std::byte* gradient(std::int64_t element) const { return gradients() + bytes_of(element); }
   std::byte* buffers() const { return begin_of(buffers_); }
   std::byte* moments() const { return begin_of(moments_); }
   // Mixed precision: layers read copies of the values in the activation type, in an arena with the same element order.
@@ -71,6 +73,9 @@ class Arenas {
  private:
   static std::byte* begin_of(const std::unique_ptr<kernels::Buffer>& buffer) {
     return buffer ? static_cast<std::byte*>(buffer->data()) : nullptr;
+  }
+  std::size_t bytes_of(std::int64_t elements) const {
+    return static_cast<std::size_t>(elements) * size_of(table_.type());
   }
   void clear_results();
 

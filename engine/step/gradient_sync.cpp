@@ -101,7 +101,8 @@ GradientSync::Cast GradientSync::cast_of(Range range) {
 }
 
 void GradientSync::run(const Cast& cast) {
-  run_op<Reorder>(*cast.op, stream(), {.src = value(cast.begin), .dst = replica_.arenas.low_value(cast.begin)});
+  run_op<Reorder>(*cast.op, stream(),
+                  {.src = replica_.arenas.value(cast.begin), .dst = replica_.arenas.low_value(cast.begin)});
 }
 
 GradientSync::~GradientSync() {
@@ -146,7 +147,7 @@ void GradientSync::enter(Phase phase, std::size_t bucket) {
   if (!failpoints_.hit(place)) return;
   const double nan64 = std::numeric_limits<double>::quiet_NaN();
   const float nan32 = std::numeric_limits<float>::quiet_NaN();
-  stream().upload(gradient(buckets_[bucket].range.begin),
+  stream().upload(replica_.arenas.gradient(buckets_[bucket].range.begin),
                   type_ == DType::f64 ? static_cast<const void*>(&nan64) : &nan32, element_);
 }
 
@@ -161,7 +162,7 @@ void GradientSync::sum(std::size_t bucket) {
   const std::int64_t count = range.size();
   const DType type = rounded_ ? DType::bf16 : type_;
   if (rounded_) rounded_->round(bucket, *comm_);
-  void* const data = rounded_ ? rounded_->data() : gradient(range.begin);
+  void* const data = rounded_ ? rounded_->data() : replica_.arenas.gradient(range.begin);
   switch (mode_) {
     case Reduce::all_reduce: communicator_->all_reduce(data, count, type, *comm_); break;
     case Reduce::sharded: communicator_->reduce_scatter(data, count, type, *comm_); break;
@@ -178,7 +179,8 @@ void GradientSync::update_bucket(std::size_t bucket) {
   if (!communicator_) return;
   enter(Phase::broadcast, bucket);
   const Range range = buckets_[bucket].range;
-  if (mode_ == Reduce::master) communicator_->broadcast(value(range.begin), range.size(), type_, 0, *comm_);
+  if (mode_ == Reduce::master)
+    communicator_->broadcast(replica_.arenas.value(range.begin), range.size(), type_, 0, *comm_);
   if (mode_ == Reduce::sharded) gather(buckets_[bucket]);
   for (const Cast& cast : casts_[bucket]) run(cast);
   if (bucket + 1 < buckets_.size()) return;
@@ -193,7 +195,8 @@ bool GradientSync::arrives_low(const Bucket& bucket) const {
 
 void GradientSync::gather(const Bucket& bucket) {
   const Range range = bucket.range;
-  if (!arrives_low(bucket)) return communicator_->all_gather(value(range.begin), range.size(), type_, *comm_);
+  if (!arrives_low(bucket))
+    return communicator_->all_gather(replica_.arenas.value(range.begin), range.size(), type_, *comm_);
   const Context& context = replica_.context();
   // An all-gather does no arithmetic: any type of the same size works.
   const DType carrier = context.element_bytes(context.activation_type()) == 2 ? DType::bf16 : DType::f64;
@@ -274,7 +277,8 @@ void GradientSync::broadcast_weights() {
 void GradientSync::gather_values() {
   if (!std::exchange(values_apart_, false)) return;
   for (const Bucket& bucket : buckets_)
-    if (arrives_low(bucket)) communicator_->all_gather(value(bucket.range.begin), bucket.range.size(), type_, *comm_);
+    if (arrives_low(bucket))
+      communicator_->all_gather(replica_.arenas.value(bucket.range.begin), bucket.range.size(), type_, *comm_);
   synchronize();
 }
 

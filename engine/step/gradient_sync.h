@@ -72,12 +72,6 @@ class GradientSync {
 
  private:
   kernels::Stream& stream() { return communicator_ ? *comm_ : replica_.compute(); }
-  std::byte* gradient(std::int64_t element) {
-    return replica_.arenas.gradients() + static_cast<std::size_t>(element) * element_;
-  }
-  std::byte* value(std::int64_t element) {
-    return replica_.arenas.values() + static_cast<std::size_t>(element) * element_;
-  }
   // Mixed precision: converts a range of the values to the type that layers read.
   struct Cast {
     std::int64_t begin = 0;  // element

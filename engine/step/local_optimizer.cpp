@@ -33,9 +33,8 @@ GradientNorm::GradientNorm(Replica& replica, const std::vector<Bucket>& buckets,
 
 void GradientNorm::sum_own(std::size_t bucket, Stream& stream) {
   if (ops_[bucket] == nullptr) return;
-  const std::size_t element = size_of(replica_.arenas.table().type());
-  std::byte* const own = replica_.arenas.gradients() + static_cast<std::size_t>(own_[bucket].begin) * element;
-  run_op<GradNormPartials>(*ops_[bucket], stream, {.x = own, .partials = own_partials(bucket)});
+  run_op<GradNormPartials>(*ops_[bucket], stream,
+                           {.x = replica_.arenas.gradient(own_[bucket].begin), .partials = own_partials(bucket)});
 }
 
 void GradientNorm::finish(Stream& stream) {
@@ -102,7 +101,8 @@ void LocalOptimizer::use(const UpdateKind& kind) {
 }
 
 void LocalOptimizer::clear_frozen(std::size_t part, Stream& stream) {
-  for (const Frozen& frozen : frozen_[part]) run_op<Fill>(*frozen.clear, stream, {.dst = gradient(frozen.begin)});
+  for (const Frozen& frozen : frozen_[part])
+    run_op<Fill>(*frozen.clear, stream, {.dst = replica_.arenas.gradient(frozen.begin)});
 }
 
 void LocalOptimizer::update(std::size_t index, Stream& stream) {
@@ -114,8 +114,8 @@ void LocalOptimizer::update(std::size_t index, Stream& stream) {
   const auto begin = static_cast<std::size_t>(part.range.begin);
   run_op<OptimizerUpdate>(
       *ops_[index], stream,
-      {.weights = replica_.arenas.values() + begin * element_,
-       .gradients = gradient(part.range.begin),
+      {.weights = replica_.arenas.value(part.range.begin),
+       .gradients = replica_.arenas.gradient(part.range.begin),
        .first_state = slot(0),
        .second_state = slot(1),
        .groups = groups_ ? static_cast<std::byte*>(groups_->data()) + begin / kGroupElements : nullptr,

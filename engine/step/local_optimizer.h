@@ -89,9 +89,6 @@ class LocalOptimizer {
     std::int64_t begin = 0;  // element
     std::unique_ptr<kernels::Op> clear;
   };
-  std::byte* gradient(std::int64_t element) {
-    return replica_.arenas.gradients() + static_cast<std::size_t>(element) * element_;
-  }
 
   Replica& replica_;
   const std::size_t element_;  // bytes

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
@@ -21,9 +22,10 @@ Team::Team(const ModelSetup& model_setup) : setup(model_setup), pool(static_cast
 }
 
 Team::~Team() {
-  stop();
+  finish();
+  watchdog_.reset();
+  if (pool.failed()) await_devices();
   graphs.reset();
-  finish_links();
   for (const auto& worker : workers)
     if (worker) worker->io.reset();
   for (const auto& worker : workers)
@@ -33,11 +35,6 @@ Team::~Team() {
   forward_links.clear();
   backward_links.clear();
   workers.clear();
-}
-
-void Team::stop() noexcept {
-  watchdog_.reset();
-  if (pool.failed()) await_devices();
 }
 
 // After a failure a device may wait for another device that failed, and freeing its memory would block. This waits
@@ -52,9 +49,11 @@ void Team::await_devices() noexcept {
   }
 }
 
-// The compute streams use the links, and they may still run the last step.
-void Team::finish_links() noexcept {
-  if (forward_links.empty() || pool.failed()) return;
+// The streams use the links and, on GPUs, the communicators, and they may still run the last step.
+void Team::finish() noexcept {
+  const bool runs_on =
+      std::ranges::any_of(workers, [](const auto& worker) { return worker && !worker->context().host_accessible(); });
+  if (pool.failed() || (forward_links.empty() && !runs_on)) return;
   try {
     wait_for_all();
   } catch (const std::exception&) {  // a device has failed and runs nothing

@@ -107,8 +107,7 @@ class Team {
   template <typename T>
   std::vector<T> of_all_ranks(const T& mine) const;
 
-  void watch();          // starts the watchdog
-  void stop() noexcept;  // stops the watchdog, and after a failure waits for the devices
+  void watch();  // starts the watchdog
   // Extends row_numbers to at least `rows`. Call it while no worker runs.
   void number_rows(std::int64_t rows);
 
@@ -166,7 +165,7 @@ class Team {
   std::string name_of(const Worker& worker) const;  // "replica 1 (cpu)", "replica 1 stage 2 (cpu)"
   std::string last_of(const Worker& worker) const;
   void await_devices() noexcept;
-  void finish_links() noexcept;
+  void finish() noexcept;
 
   Attached attached_;
   std::unique_ptr<Watchdog> watchdog_;  // null: no timeout. Reads the workers until destroyed

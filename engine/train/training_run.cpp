@@ -27,7 +27,10 @@ TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const T
       options_(options),
       environment_(environment),
       callbacks_(callbacks),
+      group_(options.parallel.process_group.get()),
+      notices_(callbacks.on_message),
       folder_(options.dry_run ? "" : options.output_dir),
+      page_(folder_, notices_, group_),
       stop_(options.stop, options.parallel.process_group),
       finish_(options.finish, options.parallel.process_group),
       batches_(train.batches_per_epoch()),
@@ -37,8 +40,8 @@ TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const T
   state_.dataset = options.dataset_name;
   state_.seed = options.parallel.seed;
   state_.global_batch = options.batch_size;
-  if (folder_.writes() || !options.resume.empty() || group() != nullptr) {
-    const Busy busy(group());
+  if (folder_.writes() || !options.resume.empty() || group_ != nullptr) {
+    const Busy busy(group_);
     state_.data = identity_of(&train.dataset(), test.dataset());
   }
 }
@@ -59,6 +62,12 @@ class Unsaved {
   std::atomic<bool>* flag_;
 };
 
+void write_trace(DataParallel& net, const TrainerOptions& options, const Notices& notices) {
+  if (net.write_trace(options.trace_file) == 0)
+    notices.tell(fmt::format("'{}' contains no step: the run ended before step {}, the first of --trace-steps",
+                             options.trace_file, options.parallel.trace_first));
+}
+
 }  // namespace
 
 RunSummary TrainingRun::execute() {
@@ -69,8 +78,8 @@ RunSummary TrainingRun::execute() {
     train();
   } catch (const Error& error) {
     if (error.code() != ErrorCode::nonfinite) keep_finished_steps(error.what());
-    count_warnings();
-    if (error.code() != ErrorCode::nonfinite || (group() != nullptr && !group()->leads())) throw;
+    notices_.count_warnings();
+    if (error.code() != ErrorCode::nonfinite || (group_ != nullptr && !group_->leads())) throw;
     const std::string where = good_checkpoint_.empty() ? "there is no checkpoint yet"
                                                        : "the last good checkpoint is '" + good_checkpoint_ + "'";
     const bool skips = options_.parallel.on_nonfinite == OnNonfinite::skip;
@@ -80,22 +89,22 @@ RunSummary TrainingRun::execute() {
         error.others());
   } catch (...) {
     keep_finished_steps(message_of(std::current_exception()));
-    count_warnings();
+    notices_.count_warnings();
     throw;
   }
   if (!failure_.empty()) {
     try {
       if (trained()) conclude(), report_kept();
     } catch (const Error& error) {
-      notice(error.what());
+      notices_.tell(error.what());
     }
     stop_.rethrow();
   }
   RunSummary result = conclude();
   // This must be last: it ends the other ranks, and all further calls of this rank in the group.
   if (alone_)
-    group()->fail(Error(ErrorCode::device,
-                        fmt::format("interrupted while waiting for data; the run is saved at step {}", state_.step)));
+    group_->fail(Error(ErrorCode::device,
+                       fmt::format("interrupted while waiting for data; the run is saved at step {}", state_.step)));
   return result;
 }
 
@@ -105,22 +114,22 @@ RunSummary TrainingRun::conclude() {
   const std::string text = to_json(result) + "\n";
   if (folder_.writes()) {
     write_file_atomically(folder_.path() + "/summary.json", text);
-    const Busy busy(group());
-    write_record([&] { end_environment(folder_.path(), environment_, result.end); });
-    write_page(/*last=*/true);
+    const Busy busy(group_);
+    notices_.attempt([&] { end_environment(folder_.path(), environment_, result.end); });
+    page_.write(test_.dataset(), /*last=*/true);
   }
-  count_warnings();
+  notices_.count_warnings();
   if (!options_.summary_file.empty()) write_file_atomically(options_.summary_file, text);
-  if (!alone_) write_trace();
+  if (!alone_ && !options_.trace_file.empty()) write_trace(net_, options_, notices_);
   return result;
 }
 
 void TrainingRun::keep_finished_steps(const std::string& failure) noexcept {
-  if (!trained() || cannot_save_ || (group() != nullptr && !group()->leads())) return;
+  if (!trained() || cannot_save_ || (group_ != nullptr && !group_->leads())) return;
   try {
     failure_ = failure;
     interrupted_ = true;
-    alone_ = group() != nullptr;
+    alone_ = group_ != nullptr;
     try {
       if (unsaved_) save_last(true);
     } catch (...) {
@@ -134,20 +143,21 @@ void TrainingRun::keep_finished_steps(const std::string& failure) noexcept {
 
 void TrainingRun::report_kept() const {
   if (!folder_.writes() || unsaved_) return;
-  notice(fmt::format("the finished steps are saved at step {}; continue with --resume {}{}{}", state_.step,
-                     path_argument(folder_.path()), options_.resumed_with.empty() ? "" : " ", options_.resumed_with));
+  notices_.tell(fmt::format("the finished steps are saved at step {}; continue with --resume {}{}{}", state_.step,
+                            path_argument(folder_.path()), options_.resumed_with.empty() ? "" : " ",
+                            options_.resumed_with));
 }
 
 void TrainingRun::train() {
   interrupted_ = stop_.asked_now();  // planning may have taken long
   if (finished() && !interrupted_)
-    notice(fmt::format("nothing is left to train: the run is at step {}, after {} of {} epochs", state_.step,
-                       state_.epoch, std::max(state_.epoch, options_.epochs)));
+    notices_.tell(fmt::format("nothing is left to train: the run is at step {}, after {} of {} epochs", state_.step,
+                              state_.epoch, std::max(state_.epoch, options_.epochs)));
   while (!finished() && !interrupted_) {
     train_epoch();
-    if (!alone_ && !stopped() && group() != nullptr && options_.finish != nullptr) ended_ = finish_.asked_now();
+    if (!alone_ && !stop_.asked() && group_ != nullptr && options_.finish != nullptr) ended_ = finish_.asked_now();
     const bool evaluates = evaluation_due();
-    if (alone_ || stopped() || (evaluates && !evaluate())) {
+    if (alone_ || stop_.asked() || (evaluates && !evaluate())) {
       interrupted_ = true;
       break;
     }
@@ -160,7 +170,7 @@ void TrainingRun::train() {
     if (evaluates && last_eval_->best) save("best", false);
     if (due && !finished()) save_last(false);
   }
-  if (out_of_patience()) notice("ended " + end());
+  if (out_of_patience()) notices_.tell("ended " + end());
   if (!last_eval_ && !interrupted_ && options_.eval_every > 0) {  // no steps were left to train
     const bool whole = state_.batch_in_epoch == 0 && state_.epoch > 0;
     state_.epoch -= whole;  // the evaluation belongs to the last epoch that was trained
@@ -208,7 +218,7 @@ void TrainingRun::train_epoch() {
     }
     if (last || (options_.print_freq > 0 && (state_.batch_in_epoch - 1) % options_.print_freq == 0)) report();
     if (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0 && !last) save_last(false);
-    ended_ = group() == nullptr && finish_.here();
+    ended_ = group_ == nullptr && finish_.here();
   }
   if (!alone_) collect();
   meter_.pause();
@@ -229,7 +239,8 @@ void TrainingRun::judge_skipped(std::int64_t first) {
   // A float16 run may first lower its loss scale.
   const bool scaling = epoch_stats_.samples > 0 && epoch_stats_.loss_scale.value_or(0) >= 1;
   if (all && !scaling) throw Error(ErrorCode::nonfinite, message + ": no step had a finite loss and gradient");
-  if (options_.parallel.on_nonfinite == OnNonfinite::skip) notice(message + ": a loss or gradient was not finite");
+  if (options_.parallel.on_nonfinite == OnNonfinite::skip)
+    notices_.tell(message + ": a loss or gradient was not finite");
 }
 
 // Returns null after a stop. A rank whose batch cannot be prepared must report it before the others begin that step.
@@ -238,16 +249,16 @@ const Batch* TrainingRun::take_batch(bool first) {
   using Clock = std::chrono::steady_clock;
   const Clock::time_point asked = Clock::now();
   bool arrived = true;
-  if (group() != nullptr) {
+  if (group_ != nullptr) {
     std::optional<Busy> busy;
-    if (first) busy.emplace(group());
+    if (first) busy.emplace(group_);
     const std::int64_t left = most_steps_ > 0 ? most_steps_ - state_.step : batches_;
     arrived = stop_.await(train_, std::min<std::int64_t>(left, 2));
   }
   double waited = std::chrono::duration<double>(Clock::now() - asked).count();
   const Batch* batch = nullptr;
   if (arrived) {
-    if (first ? stop_.asked_now() : stopped()) return nullptr;
+    if (first ? stop_.asked_now() : stop_.asked()) return nullptr;
     const Clock::time_point taken = Clock::now();
     batch = next_batch(train_, stop_);
     waited += std::chrono::duration<double>(Clock::now() - taken).count();
@@ -260,10 +271,10 @@ const Batch* TrainingRun::take_batch(bool first) {
 // The loader returned no batch. With several ranks, the others may have begun the step already; they cannot finish it
 // without this rank.
 void TrainingRun::wait_ended() {
-  if (group() != nullptr)
-    if (const auto failure = group()->failure()) throw *failure;
+  if (group_ != nullptr)
+    if (const auto failure = group_->failure()) throw *failure;
   if (!stop_.here()) throw Error(ErrorCode::data, "the loader ended its epoch early");
-  alone_ = group() != nullptr;
+  alone_ = group_ != nullptr;
 }
 
 void TrainingRun::train_one_step(const Batch& batch) {
@@ -287,10 +298,10 @@ void TrainingRun::report_epoch() {
   epoch_.train = epoch_stats_;
   epoch_.lr = lr_;
   if (callbacks_.on_epoch) callbacks_.on_epoch(epoch_);
-  write_page(/*last=*/false);
+  page_.write(test_.dataset(), /*last=*/false);
   constexpr double kMuch = 0.1, kLong = 1;  // not for a short run, in which the first batch is much of the time
   if (epoch_.loading_share < kMuch || epoch_.seconds < kLong || std::exchange(loading_noticed_, true)) return;
-  notice(fmt::format(
+  notices_.tell(fmt::format(
       "training waited {:.0f} % of the time for data; raise --workers (now {}){}", 100 * epoch_.loading_share,
       options_.workers,
       options_.images_on == ImagesOn::device || train_.dataset().varies() ? "" : ", or use --images-on device"));
@@ -307,7 +318,7 @@ bool TrainingRun::evaluate() {
   } catch (...) {
     cannot_save_ = true;
     try {
-      if (group() == nullptr) net_.swap_average(), cannot_save_ = false;
+      if (group_ == nullptr) net_.swap_average(), cannot_save_ = false;
     } catch (const Error&) {  // the replicas have failed
     }
     throw;
@@ -319,7 +330,7 @@ bool TrainingRun::evaluate() {
 bool TrainingRun::evaluate_once(bool average) {
   std::optional<EvalReport> report = evaluate_all(net_, test_, options_.dry_run ? 1 : 0, stop_, callbacks_.on_work);
   if (!report) return false;
-  take_predictions(average);
+  page_.take_predictions(net_, test_.dataset(), state_.step, average);
   report->epoch = state_.epoch;
   report->step = state_.step;
   report->average = average;
@@ -382,7 +393,7 @@ void TrainingRun::save(const std::string& name, bool must) {
                                 net_.average_updates()};
     require_finite(checkpoint.weights);
     if (folder_.writes()) {
-      const Busy busy(group());
+      const Busy busy(group_);
       save_checkpoint(folder_.checkpoint(name), checkpoint);
       good_checkpoint_ = folder_.checkpoint(name);
     }
@@ -390,9 +401,9 @@ void TrainingRun::save(const std::string& name, bool must) {
   } catch (const Error& error) {
     cannot_save_ = must || error.code() != ErrorCode::io;
     if (cannot_save_) throw;
-    warn(std::string("this checkpoint was not written: ") + error.what());
+    notices_.warn(std::string("this checkpoint was not written: ") + error.what());
   }
-  if (group() != nullptr && !alone_) saved = group()->from_first(saved ? "1" : "0") == "1";
+  if (group_ != nullptr && !alone_) saved = group_->from_first(saved ? "1" : "0") == "1";
   if (saved && name == "last") unsaved_ = false;
   if (was_running) meter_.run();
   if (saved && folder_.writes() && callbacks_.on_checkpoint) callbacks_.on_checkpoint(folder_.checkpoint(name));
@@ -406,42 +417,7 @@ void TrainingRun::save_last(bool must) {
 }
 
 void TrainingRun::record(const nlohmann::ordered_json& metrics) {
-  write_record([&] { folder_.append_metrics(metrics); });
-}
-
-void TrainingRun::write_record(const std::function<void()>& write) {
-  try {
-    write();
-  } catch (const std::exception& error) {
-    warn(error.what());
-  }
-}
-
-// The same fault occurs again with other step numbers and names of temporary files, so warnings are compared without
-// digits.
-void TrainingRun::warn(const std::string& text) {
-  std::string kind = text;
-  std::erase_if(kind, [](char c) { return c >= '0' && c <= '9'; });
-  Warning& warning = warnings_[kind];
-  if (warning.times++ == 0) notice(text);
-  warning.text = text;
-}
-
-void TrainingRun::count_warnings() {
-  for (const auto& [kind, warning] : std::exchange(warnings_, {}))
-    if (warning.times > 1) notice(fmt::format("{} times, last: {}", warning.times, warning.text));
-}
-
-void TrainingRun::write_trace() {
-  if (options_.trace_file.empty()) return;
-  const std::int64_t steps = net_.write_trace(options_.trace_file);
-  if (steps == 0)
-    notice(fmt::format("'{}' contains no step: the run ended before step {}, the first of --trace-steps",
-                       options_.trace_file, options_.parallel.trace_first));
-}
-
-void TrainingRun::notice(const std::string& text) const {
-  if (callbacks_.on_message) callbacks_.on_message(text);
+  notices_.attempt([&] { folder_.append_metrics(metrics); });
 }
 
 RunSummary TrainingRun::summary() const {
@@ -463,8 +439,8 @@ RunSummary TrainingRun::summary() const {
   summary.end = end();
   if (options_.profile) summary.layers = net_.layer_times();
   if (options_.profile && summary.layers.empty())
-    notice(fmt::format("the profile contains no step: the run ended before step {}, the first of --trace-steps",
-                       options_.parallel.trace_first));
+    notices_.tell(fmt::format("the profile contains no step: the run ended before step {}, the first of --trace-steps",
+                              options_.parallel.trace_first));
   summary.output_dir = folder_.path();
   summary.phases = phases_;
   return summary;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
-#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -17,8 +16,9 @@
 #include "dp/trainer.h"
 #include "engine/base/files.h"
 #include "engine/train/passes.h"
+#include "engine/train/record/notices.h"
 #include "engine/train/record/run_folder.h"
-#include "engine/train/report/predictions.h"
+#include "engine/train/report/run_page.h"
 #include "engine/train/start.h"
 #include "kernels/device/host/memory.h"
 
@@ -105,7 +105,6 @@ class TrainingRun {
  private:
   void begin();
   void continue_from(Resumed& resumed);
-  void convert_position(Resumed& resumed) const;
   void train();
   void train_epoch();
   const Batch* take_batch(bool first);
@@ -114,19 +113,13 @@ class TrainingRun {
   void train_one_step(const Batch& batch);
   bool evaluate();  // the weights and, if any, their moving average; false if stopped
   bool evaluate_once(bool average);
-  void store_logits();                  // during evaluations, for the page
-  void take_predictions(bool average);  // of the evaluation that has just ended
   void report_epoch();
-  void write_page(bool last);  // report.html, and predictions.json
-  void collect();              // waits for the devices and adds up their statistics
+  void collect();  // waits for the devices and adds up their statistics
   void report();
   void save(const std::string& name, bool must);  // must: a failed write is an error, not a notice
   void save_last(bool must);                      // also step-N if checkpoint_hist is set
   void record(const nlohmann::ordered_json& metrics);
-  void write_record(const std::function<void()>& write);  // each failure is a warning
-  void warn(const std::string& text);                     // a notice the first time; later ones are counted
-  void count_warnings();                                  // a notice for each that occurred more than once
-  RunSummary conclude();                                  // writes the summary and the last records
+  RunSummary conclude();  // writes the summary and the last records
   // After an error outside the replicas: saves and concludes, if this run has trained and the weights can be read.
   void keep_finished_steps(const std::string& failure) noexcept;
   void report_kept() const;
@@ -135,15 +128,11 @@ class TrainingRun {
   void begin_folder(std::optional<std::int64_t> continued_from);
   RunSummary summary() const;
 
-  ProcessGroup* group() const { return options_.parallel.process_group.get(); }
-  bool stopped() { return stop_.asked(); }
   bool out_of_steps() const { return most_steps_ > 0 && state_.step >= most_steps_; }
   bool out_of_patience() const { return options_.patience > 0 && state_.since_best >= options_.patience; }
   std::string end() const;  // see RunSummary::end
   bool finished() const { return state_.epoch >= options_.epochs || out_of_steps() || ended_ || out_of_patience(); }
   bool evaluation_due() const;
-  void write_trace();
-  void notice(const std::string& text) const;
 
   DataParallel& net_;
   Loader& train_;
@@ -152,7 +141,10 @@ class TrainingRun {
   const TrainerOptions& options_;
   nlohmann::ordered_json environment_;
   const TrainerCallbacks& callbacks_;
-  RunFolder folder_;                    // writes on rank 0 only
+  ProcessGroup* const group_;  // null without ranks
+  Notices notices_;
+  RunFolder folder_;  // writes on rank 0 only
+  RunPage page_;
   bool writes_ = false;                 // whether rank 0 writes a run folder
   FileHandle summary_end_, trace_end_;  // see require_writable()
   StopRequest stop_, finish_;
@@ -172,11 +164,8 @@ class TrainingRun {
   EpochReport epoch_;
   std::vector<PhaseTimes> phases_;
   std::optional<EvalReport> last_eval_;
-  bool predicts_ = false;                   // whether evaluations give predictions; equal on all ranks
-  std::optional<Predictions> predictions_;  // of the last evaluation, until they are written
   bool unsaved_ = true;
   bool loading_noticed_ = false;
-  std::chrono::steady_clock::time_point next_page_{};
   std::int64_t first_step_ = 0;  // of this part of the run
   bool interrupted_ = false;
   std::string failure_;       // the message of the error that ends the run
@@ -184,13 +173,8 @@ class TrainingRun {
   bool ended_ = false;        // by TrainerOptions::finish
   bool alone_ =
       false;  // rank 0 has stopped while other ranks wait for it in a step: nothing is exchanged with them any more
-  struct Warning {
-    std::string text;
-    int times = 0;
-  };
-  std::map<std::string, Warning> warnings_;  // by their text without numbers
-  std::set<bool> recorded_evaluations_;      // of the step from which the run continues, see RunFolder::evaluated_at()
-  std::int64_t continued_from_ = -1;         // that step
+  std::set<bool> recorded_evaluations_;  // of the step from which the run continues, see RunFolder::evaluated_at()
+  std::int64_t continued_from_ = -1;     // that step
   double lr_ = 0;
   std::string good_checkpoint_;  // the last one written or resumed from
 };

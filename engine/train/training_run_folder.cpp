@@ -1,5 +1,4 @@
-// The start of a run, new or from a checkpoint, and the files that it writes for people: report.html, and
-// predictions.json, from which the page shows what is confused.
+// The start of a run, new or from a checkpoint, and its list of bad images.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,25 +29,44 @@ constexpr std::int64_t kMuchTest = 4;  // times the training images
 
 bool had_average(const Resumed& resumed) { return !resumed.checkpoint.average.empty(); }
 
+// Converts the position in the epoch to the batch size of this run, whose epoch has `batches` batches.
+void convert_position(Resumed& resumed, const TrainerOptions& options, std::int64_t images, std::int64_t batches) {
+  TrainState& had = resumed.checkpoint.state;
+  const std::int64_t wanted = options.batch_size;
+  if (had.global_batch == wanted) return;
+  const std::int64_t all =
+      options.drop_last ? images / had.global_batch : (images + had.global_batch - 1) / had.global_batch;
+  const std::int64_t seen = had.batch_in_epoch * had.global_batch;
+  if (had.batch_in_epoch >= all)
+    had.batch_in_epoch = batches;  // the epoch's evaluation is due
+  else if (seen % wanted == 0)
+    had.batch_in_epoch = seen / wanted;
+  else
+    throw Error(ErrorCode::usage,
+                fmt::format("checkpoint '{}' is {} images into an epoch, inside a batch of {}; use a batch size that "
+                            "divides {}, or a checkpoint from the end of an epoch",
+                            resumed.folder, seen, wanted, seen));
+}
+
 }  // namespace
 
 void TrainingRun::begin() {
   if (!options_.summary_file.empty()) summary_end_ = require_writable(options_.summary_file);
-  if (!options_.trace_file.empty() && (group() == nullptr || group()->leads()))
+  if (!options_.trace_file.empty() && (group_ == nullptr || group_->leads()))
     trace_end_ = require_writable(options_.trace_file);
   config_ = run_config(state_.model, given_, options_);
   state_.config = text_of(config_);
-  if (group() != nullptr) {
+  if (group_ != nullptr) {
     nlohmann::ordered_json all = config_;  // and the options that determine when ranks exchange data
     all["dry-run"] = options_.dry_run;
     all["trace"] = !options_.trace_file.empty();
-    require_same_options(*group(), all);
-    require_same_data(*group(), *state_.data);
+    require_same_options(*group_, all);
+    require_same_data(*group_, *state_.data);
   }
-  const Notice tell = [this](const std::string& text) { notice(text); };
+  const Notice tell = [this](const std::string& text) { notices_.tell(text); };
   std::optional<Resumed> resumed;
-  if (group() == nullptr || group()->leads()) {
-    const Busy busy(group());
+  if (group_ == nullptr || group_->leads()) {
+    const Busy busy(group_);
     resumed = find_resumed(options_, folder_.writes(), tell);
   }
   if (resumed) continue_from(*resumed);
@@ -66,10 +84,10 @@ void TrainingRun::begin() {
   if (options_.dry_run) most_steps_ = state_.step + 1;
   const std::int64_t trained = (most_steps_ - state_.step) * options_.batch_size, tested = test_.dataset().size();
   if (trained > 0 && !options_.dry_run && options_.eval_every > 0 && tested > kMuchTest * trained)
-    notice(fmt::format("{} images are evaluated after the {} steps; --no-eval leaves that out", with_separators(tested),
-                       most_steps_ - state_.step));
+    notices_.tell(fmt::format("{} images are evaluated after the {} steps; --no-eval leaves that out",
+                              with_separators(tested), most_steps_ - state_.step));
   prepare_batches(net_, &train_, test_, options_.optimizer, callbacks_.on_work);
-  store_logits();
+  if (writes_) page_.store_logits(net_, test_, options_);
   address_space_.emplace(bytes_of_copies(net_.model(), options_, /*training=*/true));
   if (callbacks_.on_start) callbacks_.on_start(net_, options_);
   begin_folder(continued_from);
@@ -95,9 +113,9 @@ void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
   folder_.begin(provenance_comment(environment_) + to_toml(config_) + to_toml({{"data", data}}), continued_from, adds);
   seconds_before_ = folder_.seconds_train();
   add_memory(environment_, net_);
-  write_record([this] { add_environment(folder_.path(), environment_); });
+  notices_.attempt([this] { add_environment(folder_.path(), environment_); });
   if (!adds) return;
-  write_record([this] {
+  notices_.attempt([this] {
     folder_.events().add_options(config_);
     Scalars memory;
     constexpr double kMebibyte = 1048576;
@@ -113,43 +131,25 @@ void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
 }
 
 void TrainingRun::list_bad_images() {
-  ProcessGroup* const others = alone_ ? nullptr : group();
+  ProcessGroup* const others = alone_ ? nullptr : group_;
   std::vector<std::string> added = bad_images_.collect(train_.dataset(), others);
   for (std::string& fault : bad_images_.collect(test_.dataset(), others)) added.push_back(std::move(fault));
   if (added.empty()) return;
   const std::string file = folder_.writes() ? folder_.path() + "/bad_images.txt" : "";
-  if (folder_.writes()) write_record([&] { write_file_atomically(file, bad_images_.text()); });
-  notice(to_notice(added, file));
-}
-
-// Converts the position in the epoch to the batch size of this run.
-void TrainingRun::convert_position(Resumed& resumed) const {
-  TrainState& had = resumed.checkpoint.state;
-  if (had.global_batch == state_.global_batch) return;
-  const std::int64_t images = train_.dataset().size(), wanted = state_.global_batch;
-  const std::int64_t all =
-      options_.drop_last ? images / had.global_batch : (images + had.global_batch - 1) / had.global_batch;
-  const std::int64_t seen = had.batch_in_epoch * had.global_batch;
-  if (had.batch_in_epoch >= all)
-    had.batch_in_epoch = batches_;  // the epoch's evaluation is due
-  else if (seen % wanted == 0)
-    had.batch_in_epoch = seen / wanted;
-  else
-    throw Error(ErrorCode::usage,
-                fmt::format("checkpoint '{}' is {} images into an epoch, inside a batch of {}; use a batch size that "
-                            "divides {}, or a checkpoint from the end of an epoch",
-                            resumed.folder, seen, wanted, seen));
+  if (folder_.writes()) notices_.attempt([&] { write_file_atomically(file, bad_images_.text()); });
+  notices_.tell(to_notice(added, file));
 }
 
 void TrainingRun::continue_from(Resumed& resumed) {
-  convert_position(resumed);
+  convert_position(resumed, options_, train_.dataset().size(), batches_);
   const TrainState& had = resumed.checkpoint.state;
   const auto before = nlohmann::ordered_json::parse(had.config, nullptr, false);
   if (before.is_object()) continue_record(config_, before);
   state_.config = text_of(config_);
   require_same_run(resumed, state_, false);
   const bool inside_epoch = had.batch_in_epoch > 0 && had.batch_in_epoch < batches_;
-  require_same_data(resumed, options_, *state_.data, inside_epoch, [this](const std::string& text) { notice(text); });
+  require_same_data(resumed, options_, *state_.data, inside_epoch,
+                    [this](const std::string& text) { notices_.tell(text); });
   if (had.batch_in_epoch > batches_)
     throw Error(
         ErrorCode::usage,
@@ -158,57 +158,23 @@ void TrainingRun::continue_from(Resumed& resumed) {
             "set and the same setting of --drop-last",
             resumed.folder, had.batch_in_epoch, batches_));
   good_checkpoint_ = resumed.folder;
-  notice(fmt::format("resumed from '{}' at step {}, epoch {}, batch {}", resumed.folder, had.step, had.epoch,
-                     had.batch_in_epoch));
+  notices_.tell(fmt::format("resumed from '{}' at step {}, epoch {}, batch {}", resumed.folder, had.step, had.epoch,
+                            had.batch_in_epoch));
   std::vector<ChangedOption> changes;
   if (before.is_object()) changes = changed_options(before, config_);
-  for (const ChangedOption& change : changes) notice(to_text(change, options_.given_by));
+  for (const ChangedOption& change : changes) notices_.tell(to_text(change, options_.given_by));
   if (const auto devices = changed_devices(before, config_)) {
     const bool same_bits = options_.parallel.logical_shards > 0;
-    notice(fmt::format("devices changed from {} to {}{}", devices->before.get<std::string>(),
-                       devices->now.get<std::string>(),
-                       same_bits ? "" : ": rounding may differ; name the same devices for the same bits"));
+    notices_.tell(fmt::format("devices changed from {} to {}{}", devices->before.get<std::string>(),
+                              devices->now.get<std::string>(),
+                              same_bits ? "" : ": rounding may differ; name the same devices for the same bits"));
     changes.push_back(*devices);
   }
   resumption_ = to_record(had, resumed.folder, changes, options_.given_by);
   if (had_average(resumed) && !options_.parallel.ema_decay)
-    notice("the checkpoint's moving average is ignored; --model-ema continues it");
+    notices_.tell("the checkpoint's moving average is ignored; --model-ema continues it");
   if (!had_average(resumed) && options_.parallel.ema_decay)
-    notice("the checkpoint has no moving average; a new one starts from its weights");
-}
-
-void TrainingRun::store_logits() {
-  constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // on all devices
-  const std::int64_t classes = net_.model().output().numel(), batches = test_.batches_per_epoch();
-  predicts_ = writes_ && classes <= kMostClasses && classes == test_.dataset().classes() &&
-              batches * eval_batch_size(options_) * classes <= kMostBytes / static_cast<std::int64_t>(sizeof(float));
-  if (predicts_) net_.store_logits(batches, std::ranges::max(test_.batch_sizes()));
-}
-
-void TrainingRun::take_predictions(bool average) {
-  if (!predicts_) return;
-  Predictions all = predictions_of(net_.take_logits(), net_.model().output().numel());
-  if (group() != nullptr) all = merged(group()->exchange(packed(all)));
-  predictions_.reset();
-  if (!folder_.writes() || all.samples != test_.dataset().size()) return;  // a device had no room for its part
-  all.step = state_.step;
-  all.average = average;
-  predictions_ = std::move(all);
-}
-
-void TrainingRun::write_page(bool last) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point begin = Clock::now();
-  if (!folder_.writes() || (!last && begin < next_page_)) return;
-  const Busy busy(group());
-  if (predictions_)
-    write_record([this] {
-      const Predictions taken = *std::exchange(predictions_, std::nullopt);
-      write_predictions(folder_.path() + "/predictions.json", taken, test_.dataset());
-    });
-  write_record([this] { write_report({folder_.path()}, folder_.path() + "/report.html"); });
-  constexpr int kRarely = 400;  // a quarter of a percent of the run's time
-  next_page_ = Clock::now() + kRarely * (Clock::now() - begin);
+    notices_.tell("the checkpoint has no moving average; a new one starts from its weights");
 }
 
 }  // namespace dp

@@ -272,4 +272,56 @@ std::vector<Violation> check_classes(const std::vector<SourceFile>& files) {
   return found;
 }
 
+namespace {
+
+// Reads the body of a class, from behind its brace. Returns how many functions it declares.
+int functions_in(std::string_view body) {
+  int functions = 0, depth = 1;
+  std::string declaration;
+  const auto ends = [&] {
+    const std::string text = std::exchange(declaration, {});
+    const std::size_t bracket = text.find('('), assigned = text.find('=');
+    const bool other = text.find("override") != std::string::npos || text.find("friend ") != std::string::npos ||
+                       text.find("static_assert") != std::string::npos || text.find("using ") != std::string::npos;
+    const bool is_operator = text.find("operator") != std::string::npos;
+    functions += bracket != std::string::npos && (is_operator || assigned > bracket) && !other;
+  };
+  for (const char c : body) {
+    if (c == '}' && --depth == 0) break;
+    if (c == '}' && depth == 1 && declaration.find('(') != std::string::npos) ends();
+    if (c == '{') ++depth;
+    if (depth != 1 || c == '}') continue;
+    if (c == ';')
+      ends();
+    else if (c == ':' && (declaration.ends_with("public") || declaration.ends_with("private")))
+      declaration.clear();
+    else
+      declaration += c == '\n' ? ' ' : c;
+  }
+  return functions;
+}
+
+}  // namespace
+
+std::vector<Violation> check_width(const std::vector<SourceFile>& files) {
+  constexpr int kMostFunctions = 30;
+  static const std::regex head(R"(\b(?:class|struct)\s+([\w:]+)(?:\s+final)?(?:\s*:[^;{()]*)?\s*\{)");
+  std::vector<Violation> found;
+  for (const SourceFile& file : files) {
+    if (file.in("tests") || file.path.find("/cmake") != std::string::npos) continue;
+    std::string text;
+    for (const std::string& line : file.code) text += line + "\n";
+    for (std::sregex_iterator it(text.begin(), text.end(), head), end; it != end; ++it) {
+      const int functions =
+          functions_in(std::string_view(text).substr(static_cast<std::size_t>(it->position() + it->length())));
+      if (functions <= kMostFunctions || (*it)[1] == "DataParallel") continue;
+      const auto line = std::count(text.begin(), text.begin() + it->position(), '\n') + 1;
+      found.push_back(at(file, static_cast<int>(line),
+                         (*it)[1].str() + " has " + std::to_string(functions) +
+                             " functions of its own; a class may have " + std::to_string(kMostFunctions)));
+    }
+  }
+  return found;
+}
+
 }  // namespace dp::test

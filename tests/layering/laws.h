@@ -41,5 +41,8 @@ std::vector<Violation> check_titles(const std::vector<SourceFile>& files);
 // 5: the member functions of a class that are defined outside of it are in at most two files. Classes of one name count
 // as one within a top-level folder. Does not see functions that return a type with parentheses.
 std::vector<Violation> check_classes(const std::vector<SourceFile>& files);
+// 5: a class declares at most 30 functions of its own: all but those marked `override`. DataParallel is exempt: its
+// functions are the calls of its users.
+std::vector<Violation> check_width(const std::vector<SourceFile>& files);
 
 }  // namespace dp::test

@@ -222,6 +222,24 @@ TEST_CASE("law 5: a class is in at most two sources") {
         Where{"engine/a.cpp", "kernels/a.cu"});
 }
 
+TEST_CASE("law 5: a class has at most 30 functions of its own") {
+  check_tree(dp::test::check_width);
+  const auto klass = [](const std::string& name, const std::string& more, int functions) {
+    std::string text = "class " + name + " : public Base {\n public:\n  " + name + "() : a_(1) {}\n";
+    for (int i = 1; i < functions; ++i) text += "  int f" + std::to_string(i) + "() const { return g({1}); }\n";
+    return text + more + "};\nvoid free();\n";
+  };
+  const std::string others =
+      "  void h() override;\n  using F = void();\n  friend int k(int);\n  int a_ = g(2);\n  std::vector<int> "
+      "b_{g(1)};\n"
+      "  struct Inner {\n    void i();\n    void j();\n  };\n";
+  CHECK(found(dp::test::check_width, {{"engine/a.h", klass("A", others, 30)}}).empty());
+  CHECK(
+      found(dp::test::check_width, {{"engine/a.h", "\n" + klass("A", others + " private:\n  int l(int x = 1);\n", 30)},
+                                    {"engine/b.h", klass("B", "  B& operator=(const B&) = delete;\n", 30)},
+                                    {"tests/c.h", klass("C", "", 50)}}) == Where{"engine/a.h:2", "engine/b.h:1"});
+}
+
 TEST_CASE("a source tree is read from disk without folders outside the project") {
   const std::filesystem::path root =
       std::filesystem::temp_directory_path() / ("dp_layering_" + std::to_string(std::random_device{}()));
