@@ -190,16 +190,10 @@ bool backward_with_mask(Planner& plan, const Node& node, const PlanValue& dy, co
   const TensorDesc w = plan.any(weight_shape(node));
   const Conv2dReluBackwardData desc{{plan.any(dy.desc.shape), w, result.x.desc, node.window}};
   if (plan.results[index(before)].scale != 1 || !plan.context.fuses(desc)) return false;
-  PlanSteps& steps = plan.backward;
-  auto op = plan.make(desc);
-  const std::vector<TensorDesc> tensors = op.tensors();
-  const PlanValue grad = plan.as(steps, node.name + " backward_data", dy, tensors[0]);
-  const PlanValue weight = plan.gradients.weight_of(node, tensors[1]);
-  const PlanValue dx = plan.new_value(tensors[2]);
-  plan.add(steps, node.name, "backward_data", std::move(op),
-           {.dy = grad.where, .w = weight.where, .x = result.x.where, .dx = dx.where});
+  add_data_gradient(plan, node, dy, desc, [&](Ref grad, Ref weight, Ref dx) -> Conv2dReluBackwardData::Args<Ref> {
+    return {.dy = grad, .w = weight, .x = result.x.where, .dx = dx};
+  });
   plan.results[index(before)].masked = true;
-  plan.gradients.give(node.inputs[0], dx, true);
   return true;
 }
 

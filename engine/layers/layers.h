@@ -61,16 +61,22 @@ void add_forward(Planner& plan, const Node& node, const PlanValue& x, NodeResult
            {.x = from.where, .w = weight.where, .b = plan.parameter_place(node.bias), .y = result.y.where});
 }
 
-template <typename D>
-void add_data_gradient(Planner& plan, const Node& node, const PlanValue& dy, const D& desc) {
+// args(dy, w, dx): the places of the op's arguments. The last tensor of the op is dx.
+template <typename D, typename Args>
+void add_data_gradient(Planner& plan, const Node& node, const PlanValue& dy, const D& desc, const Args& args) {
   auto op = plan.make(desc);
-  const kernels::TensorDesc wanted_dy = op.tensors()[0], wanted_w = op.tensors()[1], produced = op.tensors()[2];
+  const kernels::TensorDesc wanted_dy = op.tensors()[0], wanted_w = op.tensors()[1], produced = op.tensors().back();
   const PlanValue grad = plan.as(plan.backward, node.name + " backward_data", dy, wanted_dy);
   const PlanValue weight = plan.gradients.weight_of(node, wanted_w);
   const PlanValue dx = plan.new_value(produced);
-  plan.add(plan.backward, node.name, "backward_data", std::move(op),
-           {.dy = grad.where, .w = weight.where, .dx = dx.where});
+  plan.add(plan.backward, node.name, "backward_data", std::move(op), args(grad.where, weight.where, dx.where));
   plan.gradients.give(node.inputs[0], dx, true);
+}
+template <typename D>
+void add_data_gradient(Planner& plan, const Node& node, const PlanValue& dy, const D& desc) {
+  add_data_gradient(plan, node, dy, desc, [](Ref grad, Ref weight, Ref dx) -> typename D::template Args<Ref> {
+    return {.dy = grad, .w = weight, .dx = dx};
+  });
 }
 
 // args(from, dy, dw, db): the places of the op's arguments.

@@ -87,16 +87,10 @@ bool backward_with_pool(Planner& plan, const Node& node, const PlanValue& dy, co
   const LinearPoolBackwardData desc{{plan.any(dy.desc.shape), plan.any(weight_shape(node)), pooled.y.desc},
                                     {pooled.y.desc, pooled.x.desc, pool.window, pool.dropout}};
   if (result.x.where.offset != pooled.y.where.offset || !plan.context.fuses(desc)) return false;
-  PlanSteps& steps = plan.backward;
-  auto op = plan.make(desc);
-  const std::vector<TensorDesc> tensors = op.tensors();
-  const PlanValue grad = plan.as(steps, node.name + " backward_data", dy, tensors[0]);
-  const PlanValue weight = plan.gradients.weight_of(node, tensors[1]);
-  const PlanValue dx = plan.new_value(tensors[3]);
-  plan.add(steps, node.name, "backward_data", std::move(op),
-           {.dy = grad.where, .w = weight.where, .mask = pooled.saved.where, .dx = dx.where});
+  add_data_gradient(plan, node, dy, desc, [&](Ref grad, Ref weight, Ref dx) -> LinearPoolBackwardData::Args<Ref> {
+    return {.dy = grad, .w = weight, .mask = pooled.saved.where, .dx = dx};
+  });
   pooled.unpooled = true;
-  plan.gradients.give(from, dx, true);
   return true;
 }
 

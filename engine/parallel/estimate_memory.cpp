@@ -1,12 +1,10 @@
 // Estimates the memory of training, with the functions that give the allocations their sizes. It makes the plans, but
 // allocates no memory for them.
 #include <algorithm>
-#include <map>
 
 #include "dp/error.h"
-#include "engine/step/batch_kind.h"
 #include "engine/step/bucket_tuning.h"
-#include "engine/step/handed_over.h"
+#include "engine/step/memory_plan.h"
 #include "engine/step/worker.h"
 #include "kernels/device/host/memory.h"
 
@@ -28,10 +26,8 @@ class Estimate {
     const auto open = [&] { return kernels::backend(o.devices.front().kind).open(o.devices.front(), context); };
     context_ = open();
     setup_.make_stages(*context_, open);
-    for (const engine::Stage& stage : setup_.stages) {
+    for (const engine::Stage& stage : setup_.stages)
       buckets_.push_back(setup_.buckets_of(stage, engine::default_bucket_bytes(setup_.parameter_bytes())));
-      norm_bytes_ += engine::norm_bytes(buckets_.back());
-    }
     plans_.resize(setup_.stages.size());
   }
 
@@ -43,9 +39,9 @@ class Estimate {
     for (std::size_t device = 0; device < setup_.options.devices.size(); ++device) {
       const int rank = static_cast<int>(device) / setup_.stage_count();
       const int stage = static_cast<int>(device) % setup_.stage_count();
-      MemoryUse use = of_weights(rank, stage);
+      MemoryUse use = engine::memory_of_run(setup_, rank, stage, *context_, buckets_, update_);
       if (train.empty()) use.optimizer = 0;
-      add_activations(use, rank, stage, batches);
+      add_batches(use, rank, stage, batches);
       if (rank == 0 && setup_.options.loss == LossAt::gathered) use.other += of_gathered_loss(batches);
       devices.push_back(use);
     }
@@ -53,41 +49,15 @@ class Estimate {
   }
 
  private:
-  MemoryUse of_weights(int rank, int stage) const {
-    const DataParallelOptions& o = setup_.options;
-    const engine::Arenas::Sizes sizes = setup_.sizes_of(rank, stage, *context_);
-    const std::vector<engine::Bucket>& buckets = buckets_[static_cast<std::size_t>(stage)];
-    MemoryUse use = sizes.use();
-    if (o.reduce_dtype == DType::bf16 && setup_.shards() > 1)
-      use.gradients += engine::RoundedGradients::bytes(buckets, static_cast<std::size_t>(setup_.local_shards()));
-    std::int64_t updated = 0;
-    for (const engine::Bucket& bucket : buckets)
-      updated += engine::updated_by(bucket, o.reduce, rank, setup_.size()).size();
-    use.optimizer = engine::LocalOptimizer::state_bytes(update_, updated, setup_.element_bytes());
-    // All stages hold the partial sums of the norm of the whole gradient.
-    const bool joins = setup_.pipelined() && setup_.update_needs_whole_gradient();
-    use.other += (joins ? norm_bytes_ : engine::norm_bytes(buckets)) + setup_.stage(stage).groups->map().size();
-    if (o.ema_decay && rank == 0) use.average = engine::MovingAverage::bytes(sizes);
-    return use;
-  }
-
-  // As PlanRunner::reserve() does, in the same order.
-  void add_activations(MemoryUse& use, int rank, int stage, const std::vector<engine::BatchKind>& batches) {
-    const engine::ReplicaOptions replica = setup_.replica_options(rank, stage);
-    engine::ArenaSize arena;
-    engine::HandedOver handed_over;
-    std::map<std::int64_t, std::size_t> folded;  // by the rows of a plan, which has its own
-    for (const engine::BatchKind& batch : batches)
-      engine::for_each_plan(setup_, batch, rank, stage, [&](const engine::PlanOptions& options) {
-        const Sizes sizes = sizes_of(stage, options);
-        handed_over.grow(sizes.handed_over);
-        if (!options.training) folded[options.batch] = sizes.folded;
-        arena.grow(sizes.lane, sizes.workspace, sizes.handed_over.input, replica);
-      });
-    for (const auto& [rows, bytes] : folded) use.weights += bytes;
-    use.workspace = arena.workspace;
-    use.activations = arena.total(replica) - arena.workspace;
-    use.other += handed_over.in_links(kernels::backend(setup_.options.devices.front().kind).links_have_two_queues());
+  void add_batches(MemoryUse& use, int rank, int stage, const std::vector<engine::BatchKind>& batches) {
+    const engine::BatchMemory memory =
+        engine::memory_of_batches(setup_, rank, stage, batches,
+                                  [&](const engine::PlanOptions& options) { return known_plan(stage, options).bytes; });
+    use.weights += memory.folded_bytes();
+    use.workspace = memory.arena.workspace;
+    use.activations = memory.arena.total(setup_.replica_options(rank, stage)) - memory.arena.workspace;
+    use.other +=
+        memory.handed_over.in_links(kernels::backend(setup_.options.devices.front().kind).links_have_two_queues());
   }
 
   std::size_t of_gathered_loss(const std::vector<engine::BatchKind>& batches) const {
@@ -103,35 +73,31 @@ class Estimate {
     return buffers + workspace;
   }
 
-  struct Sizes {
-    std::size_t lane = 0, workspace = 0, folded = 0;
-    engine::HandedOver handed_over;
+  struct Known {
+    engine::PlanOptions options;
+    engine::PlanBytes bytes;
     kernels::TensorDesc output{};  // of a stage but the last
   };
-  Sizes sizes_of(int stage, engine::PlanOptions options) {
+  Known known_plan(int stage, engine::PlanOptions options) {
     auto& plans = plans_[static_cast<std::size_t>(stage)];
-    for (const auto& [known, sizes] : plans)
-      if (known.batch == options.batch && known.training == options.training && known.accumulate == options.accumulate)
-        return sizes;
+    for (const Known& known : plans)
+      if (known.options.batch == options.batch && known.options.training == options.training &&
+          known.options.accumulate == options.accumulate)
+        return known;
     options.last = setup_.is_last(stage);
-    if (stage > 0) options.input = sizes_of(stage - 1, options).output;
+    if (stage > 0) options.input = known_plan(stage - 1, options).output;
     const engine::Stage& own = setup_.stage(stage);
     const Plan plan(own.model, *context_, options, own.table.get(), own.norms);
-    engine::ArenaSize one;
-    one.grow(plan, engine::ReplicaOptions{});
-    Sizes sizes{.lane = one.lane, .workspace = plan.workspace_bytes(), .handed_over = engine::HandedOver::of(plan)};
-    sizes.folded = plan.folded_bytes();
-    if (!options.last) sizes.output = plan.output().desc;
-    plans.emplace_back(options, sizes);
-    return sizes;
+    plans.push_back({options, engine::PlanBytes::of(plan)});
+    if (!options.last) plans.back().output = plan.output().desc;
+    return plans.back();
   }
 
   engine::ModelSetup setup_;
   const engine::UpdateKind update_;
   std::unique_ptr<kernels::Context> context_;
-  std::vector<std::vector<engine::Bucket>> buckets_;                       // per stage
-  std::size_t norm_bytes_ = 0;                                             // of all stages
-  std::vector<std::vector<std::pair<engine::PlanOptions, Sizes>>> plans_;  // per stage
+  std::vector<std::vector<engine::Bucket>> buckets_;  // per stage
+  std::vector<std::vector<Known>> plans_;             // per stage
 };
 
 }  // namespace

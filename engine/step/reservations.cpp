@@ -117,20 +117,17 @@ PlanOptions Reservations::with_input(const Worker& worker, PlanOptions options) 
 }
 
 std::size_t Reservations::missing(Worker& worker, const std::vector<BatchKind>& batches) const {
-  ArenaSize size;
-  HandedOver handed_over;
-  std::map<const Plan*, std::size_t> folded;
-  for (const BatchKind& batch : batches)
-    for_each_plan(setup_, batch, worker.rank(), worker.stage(), [&](const PlanOptions& plan) {
-      const Plan& planned = worker.runner.planned(with_input(worker, plan));
-      size.grow(planned, worker.options);
-      handed_over.grow(HandedOver::of(planned));
-      folded[&planned] = taken(worker.runner.missing_for_fold(planned));
-    });
-  std::size_t bytes = 0;
-  for (const auto& [plan, own] : folded) bytes += own;
-  return added(worker.runner.arena() ? worker.runner.arena()->bytes() : 0, size.total(worker.options)) + bytes +
-         missing_in_links(worker.number, handed_over);
+  std::map<std::int64_t, std::size_t> held;  // of the folded weights, by rows
+  const BatchMemory needed =
+      memory_of_batches(setup_, worker.rank(), worker.stage(), batches, [&](const PlanOptions& options) {
+        const Plan& plan = worker.runner.planned(with_input(worker, options));
+        if (!options.training) held[options.batch] = plan.folded_bytes() - worker.runner.missing_for_fold(plan);
+        return PlanBytes::of(plan);
+      });
+  std::size_t folded = 0;
+  for (const auto& [rows, bytes] : needed.folded) folded += taken(bytes - held[rows]);
+  return added(worker.runner.arena() ? worker.runner.arena()->bytes() : 0, needed.arena.total(worker.options)) +
+         folded + missing_in_links(worker.number, needed.handed_over);
 }
 
 std::size_t Reservations::missing_in_links(std::size_t number, const HandedOver& bytes) const {

@@ -9,8 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/step/batch_kind.h"
-#include "engine/step/handed_over.h"
+#include "engine/step/memory_plan.h"
 #include "engine/step/team.h"
 
 namespace dp::engine {

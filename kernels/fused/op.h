@@ -198,6 +198,18 @@ struct LinearDropoutForward {
 };
 DP_ON_CUDA(LinearDropoutForward);
 
+// Makes `pool`, whose `input` is the third tensor of `first`, and enters the tensors and the name of both. The result of
+// `first` is not among the arguments of the fused op.
+template <typename T, typename Pool, typename Make>
+std::unique_ptr<T> pool_of(Members<T>& members, const T& first, Pool pool, TensorDesc Pool::*input, const Make& make) {
+  members.tensors = first.tensors();
+  pool.*input = first.tensors()[2];
+  std::unique_ptr<T> op = make(pool);
+  members.tensors.push_back(op->tensors()[1]);
+  members.name = first.implementation() + ", " + op->implementation();
+  return op;
+}
+
 // `conv`, then `pool` of its result (pool.x is conv.y). y is pool.y; the last three args are as in MaxPool2dForward.
 struct Conv2dPoolForward {
   static constexpr bool kFused = true;
@@ -216,12 +228,7 @@ struct Conv2dPoolForward {
   void add_members(Members<T>& members, const Make& make) const {
     auto conv_op = make(conv);
     const TensorDesc between = conv_op->tensors()[2];
-    MaxPool2dForward pooling = pool;
-    pooling.x = between;
-    auto pool_op = make(pooling);
-    members.tensors = conv_op->tensors();
-    members.name = conv_op->implementation() + ", " + pool_op->implementation();
-    members.tensors.push_back(pool_op->tensors()[1]);
+    auto pool_op = pool_of(members, *conv_op, pool, &MaxPool2dForward::x, make);
     constexpr auto at = positions<Conv2dPoolForward>();
     constexpr Position inner = Members<T>::kBetween;
     members.template add_between<Conv2dForward>(std::move(conv_op), {.x = at.x, .w = at.w, .b = at.b, .y = inner},
@@ -272,12 +279,7 @@ struct LinearPoolBackwardData {
   void add_members(Members<T>& members, const Make& make) const {
     auto data_op = make(data);
     const TensorDesc between = data_op->tensors()[2];
-    MaxPool2dBackward pooling = pool;
-    pooling.dy = between;
-    auto pool_op = make(pooling);
-    members.tensors = data_op->tensors();
-    members.name = data_op->implementation() + ", " + pool_op->implementation();
-    members.tensors.push_back(pool_op->tensors()[1]);
+    auto pool_op = pool_of(members, *data_op, pool, &MaxPool2dBackward::dy, make);
     constexpr auto at = positions<LinearPoolBackwardData>();
     constexpr Position inner = Members<T>::kBetween;
     members.template add_between<LinearBackwardData>(std::move(data_op), {.dy = at.dy, .w = at.w, .dx = inner},

@@ -1,0 +1,88 @@
+#include "engine/step/memory_plan.h"
+
+#include <algorithm>
+
+#include "engine/step/gradient_sync.h"
+#include "engine/step/moving_average.h"
+#include "kernels/comm/communicator.h"
+
+namespace dp::engine {
+
+BatchKind training_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options) {
+  return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps, resident.set, resident.augment};
+}
+
+// Only a pipeline evaluates in micro-batches.
+BatchKind evaluated_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options) {
+  const int micro_batches = options.pipeline.stages > 1 ? options.grad_accum_steps : 1;
+  return {rows, false, false, micro_batches, resident.set, resident.augment};
+}
+
+HandedOver HandedOver::of(const Plan& plan) {
+  HandedOver bytes;
+  const bool first = !plan.options().input, last = plan.options().last, training = plan.options().training;
+  if (!last) bytes.output = plan.output().desc.layout.bytes;
+  if (!first && training) bytes.input_grad = plan.input_grad().desc.layout.bytes;
+  if (!first) bytes.input = plan.input().desc.layout.bytes;
+  if (!last && training) bytes.output_grad = plan.output_grad().desc.layout.bytes;
+  return bytes;
+}
+
+void HandedOver::grow(const HandedOver& other) {
+  output = std::max(output, other.output);
+  input_grad = std::max(input_grad, other.input_grad);
+  input = std::max(input, other.input);
+  output_grad = std::max(output_grad, other.output_grad);
+}
+
+std::size_t HandedOver::in_links(bool two_queues) const {
+  return kernels::Link::kSlots * (output + input_grad + (two_queues ? input + output_grad : 0));
+}
+
+PlanBytes PlanBytes::of(const Plan& plan) {
+  ArenaSize one;
+  one.grow(plan, ReplicaOptions{});
+  return {one.lane, plan.workspace_bytes(), plan.folded_bytes(), HandedOver::of(plan)};
+}
+
+std::size_t BatchMemory::folded_bytes() const {
+  std::size_t sum = 0;
+  for (const auto& [rows, bytes] : folded) sum += bytes;
+  return sum;
+}
+
+BatchMemory memory_of_batches(const ModelSetup& setup, int rank, int stage, const std::vector<BatchKind>& batches,
+                              const std::function<PlanBytes(const PlanOptions&)>& bytes_of) {
+  const ReplicaOptions replica = setup.replica_options(rank, stage);
+  BatchMemory memory;
+  for (const BatchKind& batch : batches)
+    for_each_plan(setup, batch, rank, stage, [&](const PlanOptions& options) {
+      const PlanBytes bytes = bytes_of(options);
+      memory.handed_over.grow(bytes.handed_over);
+      if (!options.training) memory.folded[options.batch] = bytes.folded;
+      memory.arena.grow(bytes.lane, bytes.workspace, bytes.handed_over.input, replica);
+    });
+  return memory;
+}
+
+MemoryUse memory_of_run(const ModelSetup& setup, int rank, int stage, const kernels::Context& context,
+                        const std::vector<std::vector<Bucket>>& buckets, const UpdateKind& update) {
+  const DataParallelOptions& o = setup.options;
+  const Arenas::Sizes sizes = setup.sizes_of(rank, stage, context);
+  const std::vector<Bucket>& own = buckets[static_cast<std::size_t>(stage)];
+  MemoryUse use = sizes.use();
+  if (o.reduce_dtype == DType::bf16 && setup.shards() > 1)
+    use.gradients += RoundedGradients::bytes(own, static_cast<std::size_t>(setup.local_shards()));
+  std::int64_t updated = 0;
+  for (const Bucket& bucket : own) updated += updated_by(bucket, o.reduce, rank, setup.size()).size();
+  use.optimizer = LocalOptimizer::state_bytes(update, updated, setup.element_bytes());
+  // All stages hold the partial sums of the norm of the whole gradient.
+  const bool joins = setup.pipelined() && setup.update_needs_whole_gradient();
+  for (const std::vector<Bucket>& of_stage : buckets)
+    if (joins || &of_stage == &own) use.other += norm_bytes(of_stage);
+  use.other += setup.stage(stage).groups->map().size();
+  if (o.ema_decay && rank == 0) use.average = MovingAverage::bytes(sizes);
+  return use;
+}
+
+}  // namespace dp::engine
