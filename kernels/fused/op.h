@@ -198,8 +198,8 @@ struct LinearDropoutForward {
 };
 DP_ON_CUDA(LinearDropoutForward);
 
-// Makes `pool`, whose `input` is the third tensor of `first`, and enters the tensors and the name of both. The result of
-// `first` is not among the arguments of the fused op.
+// Makes `pool`, whose `input` is the third tensor of `first`, and enters the tensors and the name of both. The result
+// of `first` is not among the arguments of the fused op.
 template <typename T, typename Pool, typename Make>
 std::unique_ptr<T> pool_of(Members<T>& members, const T& first, Pool pool, TensorDesc Pool::*input, const Make& make) {
   members.tensors = first.tensors();
