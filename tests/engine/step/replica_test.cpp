@@ -5,8 +5,8 @@
 #include <cstring>
 #include <thread>
 
-#include "engine/step/single_replica.h"
 #include "engine/step/logits_store.h"
+#include "engine/step/single_replica.h"
 #include "support/catch.h"
 
 using namespace dp;
