@@ -179,7 +179,9 @@ TEST_CASE("signals: a wait for data in the middle of a run ends with a checkpoin
     const Outcome outcome = interrupt(program, SIGTERM, ends, "data " + engine.front());
     CHECK(outcome.err.find("stopping after a checkpoint is written") != std::string::npos);
     REQUIRE(has_checkpoint(temp));
-    CHECK(saved_step(temp) == 1);
+    CHECK(saved_step(temp) >= 1);  // another batch may arrive before the signal does
+    CHECK(saved_step(temp) < 128);
+    CHECK(saved_step(temp) == nlohmann::json::parse(read_text(temp / "run/summary.json")).at("steps"));
   }
 }
 

@@ -12,9 +12,9 @@ using namespace dp::test;
 
 namespace {
 
-constexpr auto kLongestTimeout = std::chrono::seconds(3);
+constexpr auto kLongestTimeout = std::chrono::seconds(6);
 
-// A run of `ranks` with --timeout 2, past its start.
+// A run of `ranks` with --timeout 5, past its start.
 struct Run {
   TemporaryFolder folder;
   Program program;
@@ -38,7 +38,7 @@ struct Run {
                       "--threads-per-replica",
                       "1",
                       "--timeout",
-                      "2",
+                      "5",
                       "--output-dir",
                       folder / "run"} +
                     more,
