@@ -1,5 +1,5 @@
 // The arenas of one replica: weights, gradients and running statistics at the same offsets on every replica, and the
-// numbers of a step. They exist for the whole run.
+// numbers of a step. They exist as long as the DataParallel.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace dp::engine {
 struct ReplicaOptions {
   int rank = 0;
   int stage = 0;          // of the pipeline
-  int local_shards = 1;   // shards of a batch on this replica
+  int local_shards = 1;   // shards of a micro-batch on this replica
   int shards = 1;         // on all replicas
   int micro_batches = 1;  // in progress at the same time
   int lanes = 1;          // items whose activations are held at the same time; item i uses lane i % lanes
@@ -57,7 +57,7 @@ class Arenas {
     return scaler_ ? static_cast<kernels::LossScaler*>(scaler_->data()) : nullptr;
   }
 
-  // Enqueue.
+  // These enqueue and return.
   void upload_inputs(const kernels::StepInputs& inputs);
   void set_scaler(const kernels::LossScaler& scaler);
   void zero_gradients(int shard);

@@ -1,5 +1,6 @@
-// The memory of a worker, by purpose, computed from the plans before anything is allocated. The estimate of memory, the
-// refusal of what does not fit, and the allocations read the same figures.
+// The memory of a worker, by purpose, computed from the plans before memory for them is allocated. The estimate of
+// memory and the refusal of what does not fit read the figures of batches from here. memory_of_run() is for the
+// estimate; it asks the objects that allocate this memory for their sizes.
 #pragma once
 
 #include <compare>
@@ -19,11 +20,11 @@ namespace dp::engine {
 
 // Plans and memory are prepared once for each kind of batch.
 struct BatchKind {
-  std::int64_t rows;
+  std::int64_t rows;       // of the batch, in this process
   bool training, gathers;  // gathers: the master gathers the logits
   int micro_batches;
   std::shared_ptr<const ImageSet> set{};  // source of the images; null: host memory
-  bool augment = false;
+  bool augment = false;                   // on the device, with `set`
   auto operator<=>(const BatchKind&) const = default;
 
   std::int64_t micro_rows(int micro) const { return shard_of(rows, micro, micro_batches, Split::balanced).size(); }
@@ -32,7 +33,8 @@ struct BatchKind {
 BatchKind training_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options);
 BatchKind evaluated_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options);
 
-// Calls f(options) for a stage's plan of each shard of replica `rank` that has rows, micro-batch by micro-batch.
+// For each micro-batch, and each shard of replica `rank` that has rows in it: calls f with the options of the stage's
+// plan.
 template <typename F>
 void for_each_plan(const ModelSetup& setup, const BatchKind& batch, int rank, int stage, F&& f) {
   for (int micro = 0; micro < batch.micro_batches; ++micro)
@@ -63,7 +65,7 @@ struct PlanBytes {
 // What a worker needs for some kinds of batch.
 struct BatchMemory {
   ArenaSize arena;
-  std::map<std::int64_t, std::size_t> folded;  // by the rows of a plan that evaluates, which has its own
+  std::map<std::int64_t, std::size_t> folded;  // folded weights, by the rows of the evaluation plan that has them
   HandedOver handed_over;
 
   std::size_t folded_bytes() const;

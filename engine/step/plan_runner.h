@@ -1,8 +1,8 @@
 // The plans of a replica and their memory, and the items that run them.
 //
-// A replica processes one or more shards of a minibatch, each with its own rows, plan and gradients. Shards run forward
-// and backward one after another. If their statistics are merged during a pass, they run interleaved, segment by
-// segment.
+// A replica processes one or more shards of a micro-batch, each with its own rows, plan and gradients. Shards run
+// forward and backward one after another. If their statistics are merged during a pass, they run interleaved, segment
+// by segment.
 //
 // With a pipeline, several micro-batches are in progress at the same time. An item is a shard of one of them:
 // item = micro-batch * local_shards + shard. Without a pipeline, items are the shards of the current micro-batch.
@@ -22,7 +22,7 @@
 
 namespace dp::engine {
 
-// The rows of one shard of a minibatch. The host memory must stay valid until the step after next begins.
+// The rows of one shard of a micro-batch. The host memory must stay valid until the step after next begins.
 struct ShardInput {
   const float* images = nullptr;         // (rows, ...) row-major; null if the device makes them from `resident`
   const std::int32_t* labels = nullptr;  // null for a forward pass without loss
@@ -59,7 +59,8 @@ class PlanRunner {
   const Plan* find_plan(const PlanOptions& options) const;  // null if it was not created yet
   // Bytes for the plan's folded weights; 0 if they are allocated.
   std::size_t missing_for_fold(const Plan& plan) const { return folded_.contains(&plan) ? 0 : plan.folded_bytes(); }
-  // Activations and workspace of the largest plan; null before the first plan. Returned logits share ownership.
+  // Activations and workspace of the largest plan, for each lane, and saved inputs; null before the first plan. Logits
+  // that DataParallel::forward() returned share ownership.
   const std::shared_ptr<kernels::Buffer>& arena() const { return arena_; }
   // Uploads the data set and allocates what a shard of `rows` rows needs, unless already done.
   void upload_images(const DeviceImages& images, std::int64_t rows);
@@ -78,11 +79,11 @@ class PlanRunner {
   std::byte* saved_input(int item) const;  // with ReplicaOptions::saved_inputs
 
   // --- work, enqueued on the compute stream ----------------------------------------------------------------------
-  // The gather of images for every item with a device-resident data set. Call after bind() and before the steps. The
+  // Makes the images of every item with a device-resident data set. Call after bind() and before the steps. The
   // enqueued work is equal in all steps of a kind, so a graph can capture it.
   void make_images();
   // The plan's fold(), unless that was done for this version of weights and running statistics. Call it before a
-  // pipeline's stage receives its input.
+  // pipeline's stage receives its input, whose memory the fold may use.
   void fold(int item, std::uint64_t version);
   void run(int item, const std::vector<PlanStep>& steps) {
     for (const PlanStep& step : steps) enqueue(at(item), step);
@@ -112,7 +113,7 @@ class PlanRunner {
     // Where the steps of its plan find their arguments.
     std::array<std::byte*, static_cast<std::size_t>(Space::count)> base{};
     std::byte* workspace = nullptr;
-    std::size_t part = 0;  // of the statistics that replicas exchange
+    std::size_t part = 0;  // the shard's number among those of all replicas
   };
   struct Folded {
     std::unique_ptr<kernels::Buffer> memory;

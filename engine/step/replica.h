@@ -1,4 +1,4 @@
-// A model on one device: with a pipeline, one stage of the model. A Worker trains it.
+// A model on one device: with a pipeline, one stage of a replica. A Worker trains it.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// The workers of this process, with a thread each, and what they share. Runs a function on all of them at once. If it
-// fails, the error names the replica, device, phase and step.
+// The workers of this process, with a thread each if there are several, and what they share. Runs a function on all of
+// them at once. If it fails, the error names the replica, device, phase and step.
 //
 // With a pipeline, each stage of each replica has its own worker: stage s of replica r is number r * stages + s.
 #pragma once
@@ -45,7 +45,8 @@ class Team {
       }
     });
   }
-  // The same, but only on this process's first worker: the master, or with a process group this rank's own.
+  // The same, but only on this process's first worker: the master, with a pipeline its first stage; with a process
+  // group this rank's own.
   template <typename F>
   void on_first(F&& work) {
     on_workers([&](Worker& worker) {
@@ -66,7 +67,7 @@ class Team {
       if (worker.rank() == 0) work(worker);
     });
   }
-  // Runs work(number of the worker) on every thread. The workers may be null.
+  // Runs work(number of the worker) on every thread. The workers need not exist yet.
   template <typename F>
   void run(F&& work) {
     const Watched call(watchdog_.get());
@@ -88,7 +89,7 @@ class Team {
   }
   void wait_for_all();  // until every device is idle
 
-  // Call the next three during construction, when the workers exist.
+  // Call connect(), link() and join_norms() once the workers exist.
   // Makes one communicator per worker. It connects the replicas of the worker's stage.
   void connect(std::vector<std::unique_ptr<kernels::Communicator>>& all, kernels::Backend& backend,
                const std::string& communicator);
@@ -113,9 +114,9 @@ class Team {
 
   const ModelSetup& setup;
   WorkerPool pool;
-  std::vector<std::unique_ptr<Worker>> workers;  // one per device
-  // With a pipeline: the links between stages s and s + 1 of a replica have the number of stage s. The entries of the
-  // last stage are null.
+  std::vector<std::unique_ptr<Worker>> workers;  // one per entry of options.devices
+  // With a pipeline: the links between stages s and s + 1 of a replica have the number of the worker of
+  // stage s. The entries of the last stage are null.
   std::vector<std::unique_ptr<kernels::Link>> forward_links, backward_links;
   std::unique_ptr<StepGraphs> graphs;
   std::int64_t step = 0;                  // completed training steps; the next step's dropout key

@@ -38,7 +38,7 @@ Worker::Worker(Team& team, std::size_t own_number, std::unique_ptr<kernels::Cont
 }
 
 void Worker::train(const Batch& batch, const kernels::StepInputs& inputs, const UpdateKind& update) {
-  const bool on_master = setup_.options.loss == LossAt::gathered;
+  const bool gathers_loss = setup_.options.loss == LossAt::gathered;
   clock.begin(team_.step);
   sync->wait_for_weights();
   arenas.upload_inputs(inputs);
@@ -54,8 +54,8 @@ void Worker::train(const Batch& batch, const kernels::StepInputs& inputs, const 
     for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
       const Range rows = setup_.micro_batch(batch.size(), micro);
       clock.progress().reach_micro_batch(micro);
-      scatter(batch, rows, micro, /*training=*/true, on_master);
-      if (on_master) gathered_loss.upload_labels(batch, rows);
+      scatter(batch, rows, micro, /*training=*/true, gathers_loss);
+      if (gathers_loss) gathered_loss.upload_labels(batch, rows);
       team_.graphs->run(*this, static_cast<std::size_t>(micro), [&] { train_micro_batch(rows.size(), micro); });
     }
   }
@@ -83,7 +83,7 @@ void Worker::train_micro_batch(std::int64_t rows, int micro) {
   if (last) finish_update();
 }
 
-// Runs all micro-batches of the step on one stage of the  A CUDA graph may capture it, too.
+// Runs all micro-batches of the step on one stage of the pipeline. A CUDA graph may capture it, too.
 void Worker::train_pipelined() {
   const int micro_batches = setup_.options.grad_accum_steps;
   runner.make_images();
@@ -139,8 +139,8 @@ void Worker::forward(Items items, bool training) {
     update_running_statistics(items.end - local_shards());
 }
 
-// Computes the activations of an item a second time, before its backward pass. The running statistics have been
-// updated already.
+// Computes the activations of an item a second time, before its backward pass, and the loss, which the first forward
+// left out. The running statistics have been updated already.
 void Worker::forward_again(Items item) {
   clock.enter(Phase::forward);
   const bool nan = run_failpoints(Phase::forward);
@@ -185,7 +185,8 @@ void Worker::loss_on_master(std::int64_t rows) {
   gathered_loss.run(rows);
 }
 
-// Reports each bucket as ready as soon as the gradients of all shards are complete. `last`: of the last micro-batch.
+// Reports each bucket as ready as soon as the gradients of all shards are complete. `accumulate`: an earlier
+// micro-batch has written gradients. `last`: this is the last micro-batch.
 void Worker::backward(Items items, bool accumulate, bool last, Work work) {
   clock.enter(Phase::backward);
   const bool nan = run_failpoints(Phase::backward), last_stage = setup_.is_last(stage());
@@ -282,7 +283,7 @@ void Worker::evaluate(const Batch& batch, const kernels::StepInputs& inputs) {
   runner.throttle();
 }
 
-// `rows`: of the micro-batch.
+// `rows`: where the micro-batch is in the batch.
 void Worker::evaluate(Items items, const Batch& batch, Range rows) {
   forward(items, /*training=*/false);
   loss(items);

@@ -1,9 +1,9 @@
 // One device at work: a replica, what connects it to the others, and its part of every step. worker.cpp tells the step
-// from top to bottom.
+// from top to bottom. A device that is listed twice has two workers.
 //
 // With a pipeline, each stage of each replica has a worker. Each function runs on the worker's own thread and enqueues
-// work, which streams and events order. Functions named `_alone`, and the end of a step, wait until the device has done
-// it.
+// work, which streams and events order. forward_alone() and backward_alone() return when the device has done it.
+// train() and evaluate() wait only for the step before, and update_alone() does not wait.
 #pragma once
 
 #include <memory>
@@ -49,7 +49,7 @@ class Worker : public Replica {
   std::unique_ptr<LogitsStore> logits;     // null unless evaluations store logits
 
  private:
-  struct Items {  // see plan_runner.h
+  struct Items {  // [begin, end): see plan_runner.h
     int begin, end;
   };
 

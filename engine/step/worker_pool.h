@@ -1,4 +1,4 @@
-// One persistent thread per replica.
+// One persistent thread per worker; none if there is only one worker.
 #pragma once
 
 #include <atomic>
