@@ -7,7 +7,7 @@
 #include "dp/error.h"
 #include "engine/parallel/data_parallel_state.h"
 #include "engine/parallel/step_timeline.h"
-#include "engine/step/memory_room.h"
+#include "engine/step/memory/memory_room.h"
 #include "engine/step/parallel_option_table.h"
 #include "engine/step/pipeline/schedule.h"
 

@@ -9,7 +9,7 @@
 #include "dp/data_parallel.h"
 #include "engine/state/replicated_optimizer.h"
 #include "engine/state/state_dict.h"
-#include "engine/step/reservations.h"
+#include "engine/step/memory/reservations.h"
 #include "engine/step/step_graphs.h"
 #include "engine/step/team.h"
 

@@ -4,7 +4,7 @@
 
 #include "dp/error.h"
 #include "engine/step/bucket_tuning.h"
-#include "engine/step/memory_plan.h"
+#include "engine/step/memory/memory_plan.h"
 #include "engine/step/worker.h"
 #include "kernels/device/host/memory.h"
 

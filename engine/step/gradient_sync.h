@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "dp/parallel_options.h"
+#include "engine/observe/failpoint.h"
 #include "engine/step/local_optimizer.h"
 #include "engine/step/replica.h"
-#include "engine/step/rounded_gradients.h"
 
 namespace dp::engine {
 
@@ -25,6 +25,34 @@ struct NormOfStages {
   // Connects the stages of one replica. The last stage has rank 0. Null without a pipeline, or if no norm is computed.
   std::unique_ptr<kernels::Communicator> communicator;
   std::vector<std::int64_t> blocks;  // partial sums of each stage, by rank
+};
+
+// Gradient reduction in bfloat16 (docs/decisions/0026). A bucket is rounded into a separate buffer and reduced there.
+// The part of the result that this replica needs is converted back into the gradient arena.
+class RoundedGradients {
+ public:
+  // Allocates memory for the largest bucket of every shard. Buckets reuse it in stream order.
+  RoundedGradients(Replica& replica, const std::vector<Bucket>& buckets);
+  static std::size_t bytes(const std::vector<Bucket>& buckets, std::size_t shards);
+
+  // Call in bucket order. `own`: the part of `range` whose reduced gradient this replica needs.
+  void add_bucket(kernels::Range range, kernels::Range own);
+
+  void* data() { return buffer_->data(); }                  // of the first shard
+  std::int64_t stride() const { return stride_; }           // elements between shards
+  void round(std::size_t bucket, kernels::Stream& stream);  // of all shards
+  void widen(std::size_t bucket, kernels::Stream& stream);  // the reduced gradient, stored in the first shard's buffer
+
+ private:
+  struct Ops {
+    kernels::Range range, own;                  // elements of the arenas
+    std::unique_ptr<kernels::Op> round, widen;  // widen: null if `own` is empty
+  };
+
+  Replica& replica_;
+  const std::int64_t stride_;
+  std::unique_ptr<kernels::Buffer> buffer_;
+  std::vector<Ops> buckets_;
 };
 
 class GradientSync {

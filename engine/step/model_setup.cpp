@@ -6,7 +6,7 @@
 #include "dp/error.h"
 #include "engine/plan/op_work.h"
 #include "engine/step/bucket_tuning.h"
-#include "engine/step/memory_room.h"
+#include "engine/step/memory/memory_room.h"
 #include "engine/step/pipeline/measured_seconds.h"
 #include "engine/step/pipeline/schedule.h"
 

@@ -16,7 +16,7 @@
 
 #include "dp/statistics.h"
 #include "engine/optimizer/optimizer.h"
-#include "engine/step/barrier.h"
+#include "engine/step/worker_pool.h"
 #include "kernels/comm/communicator.h"
 #include "kernels/device/backend.h"
 

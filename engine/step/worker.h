@@ -1,5 +1,5 @@
-// One device at work: a replica, what connects it to the others, and its part of every step. worker.cpp tells the step
-// from top to bottom. A device that is listed twice has two workers.
+// A worker trains one replica on one device. It also holds what connects this replica to the others. worker.cpp has the
+// step, in the order in which it runs. A device that is listed twice has two workers.
 //
 // With a pipeline, each stage of each replica has a worker. Each function runs on the worker's own thread and enqueues
 // work, which streams and events order. forward_alone() and backward_alone() return when the device has done it.

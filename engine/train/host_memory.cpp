@@ -7,7 +7,7 @@
 #include "dp/default_devices.h"
 #include "dp/error.h"
 #include "engine/optimizer/optimizer.h"
-#include "engine/step/memory_room.h"
+#include "engine/step/memory/memory_room.h"
 #include "engine/step/resolved_options.h"
 #include "engine/train/passes.h"
 #include "engine/train/report/predictions.h"

@@ -1,4 +1,4 @@
-#include "engine/step/barrier.h"
+#include "engine/step/worker_pool.h"
 
 #include <array>
 #include <thread>

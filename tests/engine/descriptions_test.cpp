@@ -3,7 +3,7 @@
 #include <stdexcept>
 
 #include "engine/pipeline/pipelined.h"
-#include "engine/step/memory_room.h"
+#include "engine/step/memory/memory_room.h"
 #include "kernels/device/backend.h"
 #include "support/catch.h"
 

@@ -2,7 +2,7 @@
 #include "support/rounded_sums.h"
 
 #include "dp/error.h"
-#include "engine/step/rounded_gradients.h"
+#include "engine/step/gradient_sync.h"
 #include "support/failing.h"
 
 using namespace dp;

@@ -1,5 +1,5 @@
 // The memory that replicas may use, and how errors print it.
-#include "engine/step/memory_room.h"
+#include "engine/step/memory/memory_room.h"
 
 #include <cstdlib>
 

@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "dp/error.h"
-#include "engine/step/memory_room.h"
+#include "engine/step/memory/memory_room.h"
 #include "kernels/device/host/memory.h"
 #include "support/catch.h"
 #include "support/training.h"

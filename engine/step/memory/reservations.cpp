@@ -1,4 +1,4 @@
-#include "engine/step/reservations.h"
+#include "engine/step/memory/reservations.h"
 
 #include <fmt/format.h>
 
@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "dp/memory.h"
-#include "engine/step/memory_room.h"
+#include "engine/step/memory/memory_room.h"
 
 namespace dp::engine {
 namespace {

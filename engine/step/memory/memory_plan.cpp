@@ -1,4 +1,4 @@
-#include "engine/step/memory_plan.h"
+#include "engine/step/memory/memory_plan.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "engine/step/memory_room.h"
+#include "engine/step/memory/memory_room.h"
 
 #include <fmt/format.h>
 #include <unistd.h>

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/step/memory_plan.h"
+#include "engine/step/memory/memory_plan.h"
 #include "engine/step/team.h"
 
 namespace dp::engine {
