@@ -1,6 +1,5 @@
 // The console in a real terminal emulator: tmux interprets what dp_train prints, and shows its screen.
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -9,6 +8,7 @@
 
 #include "apps/run_program.h"
 #include "support/catch.h"
+#include "support/patience.h"
 #include "support/temporary_folder.h"
 
 namespace {
@@ -17,12 +17,12 @@ using namespace dp::test;
 
 class Tmux {
  public:
-  // Starts dp_train with these arguments in a terminal of 80x24.
-  Tmux(const std::string& folder, const std::string& arguments) : folder_(folder) {
+  // Starts dp_train with these arguments, and environment variables ("NAME=value"), in a terminal of 80x24.
+  Tmux(const std::string& folder, const std::string& arguments, const std::string& variables) : folder_(folder) {
     call(
         "-f /dev/null start-server \\; set -g remain-on-exit on \\; set -g status off \\; new-session -d -x 80 -y 24 "
-        "\"exec '" DP_TRAIN_PATH "' " +
-        arguments + "\"");
+        "\"exec env " +
+        variables + " '" DP_TRAIN_PATH "' " + arguments + "\"");
   }
   ~Tmux() { call("kill-server"); }
   Tmux(const Tmux&) = delete;
@@ -31,11 +31,11 @@ class Tmux {
   std::string call(const std::string& command) const {
     return Program({}, folder_, {}, {"/bin/sh", "-c", "exec tmux -S socket " + command}).wait().out;
   }
-  // The screen's lines, once `shows` holds; at most 40 s. `history`: also the lines above the screen.
+  // The screen's lines, once `shows` holds. `history`: also the lines above the screen.
   std::vector<std::string> screen(const std::function<bool(const std::vector<std::string>&)>& shows,
                                   bool history = false) const {
     std::vector<std::string> lines;
-    for (int look = 0; look < 400; ++look) {
+    for (const auto begin = std::chrono::steady_clock::now(); in_time(begin, 120);) {
       lines.clear();
       std::istringstream text(call(std::string("capture-pane -p") + (history ? " -S -" : "")));
       for (std::string line; std::getline(text, line);)
@@ -57,23 +57,26 @@ TEST_CASE("in tmux the progress line is one line at 80x24 and at 50x20, and an i
           "[processes]") {
   if (!std::filesystem::exists("/usr/bin/tmux")) DP_SKIP("tmux is not installed");
   const TemporaryFolder temp;
-  const Tmux tmux(temp.path(), "--dataset digits --cpu 1 -b 16 -p 1 --output-dir run");
+  const StallGate gate(temp / "gate");
+  const Tmux tmux(temp.path(), "--dataset digits --cpu 1 -b 16 -p 1 --output-dir run",
+                  "DP_FAIL=stall:forward:dev0:step10:600000ms " + gate.variable());
   const auto step = [](const std::vector<std::string>& lines) {
     return lines.back().starts_with("Epoch ") && has(lines.back(), "/") && !has(lines.back(), " [   0/");
   };
   const auto progress_lines = [](const std::vector<std::string>& lines) {
     return std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("Epoch"); });
   };
-  // Some columns appear only after a few steps, so wait for all of them.
-  const std::vector<std::string> wide = tmux.screen([&](const std::vector<std::string>& lines) {
-    const auto shown = [&](const char* column) { return has(lines.back(), column); };
-    return step(lines) && std::ranges::all_of(std::array{" left  ", " img/s  ", "floor ", "loss ", "acc1 "}, shown);
-  });
+  // The last line before the stall. A line that is written while the terminal changes its size may stay on the screen,
+  // so nothing may be written then.
+  const std::vector<std::string> wide =
+      tmux.screen([&](const std::vector<std::string>& lines) { return has(lines.back(), "Epoch 0 [   9/"); });
+  for (const char* const column : {" left  ", " img/s  ", "floor ", "loss ", "acc1 "}) CHECK(has(wide.back(), column));
   CHECK(progress_lines(wide) == 1);
   CHECK(wide.back().size() < 80);
   for (const std::string& line : wide) CHECK(!has(line, "Planning"));
 
   tmux.call("resize-window -x 50 -y 20");
+  gate.open();
   const std::vector<std::string> narrow =
       tmux.screen([&](const std::vector<std::string>& lines) { return step(lines) && !has(lines.back(), " left"); });
   CHECK(progress_lines(narrow) == 1);  // the wide line, now in two rows, is gone
