@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "engine/base/time_source.h"
 #include "kernels/device/backend.h"
 
 namespace dp::engine {
@@ -14,6 +15,7 @@ struct TestModes {
   bool discrete_memory = false;
   kernels::NormFusion norm_fusion = kernels::NormFusion::measured;  // see kernels::ContextOptions
   std::function<void()> after_abort{};  // called by the watchdog, which then gives the call a minute to end
+  TimeSource* time = &real_time();      // of watchdogs, process groups and stalls of DP_FAIL
   bool tune_small_networks = false;     // also tunes bucket sizes of networks that fit into one bucket
 };
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
@@ -12,6 +13,7 @@
 #include <thread>
 
 #include "dp/error.h"
+#include "engine/base/test_modes.h"
 
 namespace dp::engine {
 namespace {
@@ -94,18 +96,27 @@ std::vector<Failpoint> failpoints_from_environment() {
 
 namespace {
 
+std::atomic<int> stalls{0};
+
+const char* gate() { return std::getenv("DP_FAIL_GATE"); }
+
 // If DP_FAIL_GATE is set: creates <gate>.<replica> at the start, and returns early once <gate>.open exists.
-void stall(int milliseconds, int replica) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(milliseconds);
-  const char* const gate = std::getenv("DP_FAIL_GATE");
-  if (gate == nullptr) return std::this_thread::sleep_until(end);
-  std::ofstream(gate + ("." + std::to_string(replica)));
-  const std::string opened = std::string(gate) + ".open";
+void stall(std::chrono::milliseconds time, int replica) {
+  const char* const path = gate();
+  if (path == nullptr) return test_modes().time->sleep(time);
+  const auto end = std::chrono::steady_clock::now() + time;
+  std::ofstream(path + ("." + std::to_string(replica)));
+  const std::string opened = std::string(path) + ".open";
+  stalls.fetch_add(1);
   while (std::chrono::steady_clock::now() < end && !std::filesystem::exists(opened))
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  stalls.fetch_sub(1);
 }
 
 }  // namespace
+
+bool stalls_are_gated() { return gate() != nullptr; }
+int gated_stalls() { return stalls.load(); }
 
 bool Failpoints::hit_slowly(const StepPlace& place) const {
   const auto matches = [](std::int64_t wanted, std::int64_t actual) { return wanted < 0 || wanted == actual; };
@@ -115,7 +126,7 @@ bool Failpoints::hit_slowly(const StepPlace& place) const {
         !matches(point.stage, place.stage) || !matches(point.micro_batch, place.micro_batch))
       continue;
     if (point.action == FailAction::raise) throw std::runtime_error("failure injected by DP_FAIL");
-    if (point.action == FailAction::stall) stall(point.stall_ms, place.replica);
+    if (point.action == FailAction::stall) stall(std::chrono::milliseconds(point.stall_ms), place.replica);
     nan = nan || point.action == FailAction::nan;
   }
   return nan;

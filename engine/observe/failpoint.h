@@ -35,6 +35,10 @@ struct StepPlace {
 std::vector<Failpoint> parse_failpoints(std::string_view text);
 std::vector<Failpoint> failpoints_from_environment();
 
+// DP_FAIL_GATE: whether it is set, and how many threads of this process stall at it.
+bool stalls_are_gated();
+int gated_stalls();
+
 class Failpoints {
  public:
   Failpoints() : points_(failpoints_from_environment()) {}

@@ -9,7 +9,6 @@
 #include <limits>
 #include <system_error>
 
-#include "engine/base/test_modes.h"
 #include "kernels/device/host/cores.h"
 
 namespace dp::engine {
@@ -50,7 +49,7 @@ std::optional<Error> Watchdog::verdict() const {
 
 bool Watchdog::sleep(double seconds) {
   std::unique_lock lock(mutex_);
-  return !wake_.wait_for(lock, std::chrono::duration<double>(seconds), [this] { return over_; });
+  return !time_.wait(lock, wake_, seconds, [this] { return over_; });
 }
 
 void Watchdog::watch() {
@@ -67,6 +66,7 @@ void Watchdog::watch() {
       still = still_after_stop = 0;
       continue;
     }
+    if (options_.counts && !options_.counts()) continue;
     still += 1, still_after_stop += stop() != 0;
     if (still_after_stop >= kLooks || still >= limit / interval - kRounding) {
       judge(still_after_stop >= kLooks ? after_stop : limit);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dp/error.h"
+#include "engine/base/test_modes.h"
 #include "kernels/device/backend.h"
 
 namespace dp::engine {
@@ -28,6 +29,7 @@ struct WatchdogOptions {
   std::function<std::string(int)> name{};              // "replica 1 (cpu)"
   std::function<std::string(int)> last{};              // its last phase and layer: "backward, layer conv2"
   std::function<std::string()> silent{};           // ranks that do not respond: "rank 1"; called if all replicas wait
+  std::function<bool()> counts{};                  // whether time without progress counts now; empty: always
   std::function<void(const Error&)> last_words{};  // reports the error to other processes, after it was printed
 };
 
@@ -49,7 +51,6 @@ class Watchdog {
   std::optional<Error> verdict() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
   void watch();
   bool sleep(double seconds);  // false: the watchdog is being destroyed
   bool in_call() const { return calls_.load() % 2 == 1; }
@@ -60,6 +61,7 @@ class Watchdog {
   std::string describe(double seconds, const std::string& silent) const;
 
   const WatchdogOptions options_;
+  TimeSource& time_ = *test_modes().time;
   std::atomic<std::uint64_t> calls_{0};  // odd: a call is running
   mutable std::mutex mutex_;
   std::condition_variable wake_;

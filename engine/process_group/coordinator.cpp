@@ -89,7 +89,7 @@ void Coordinator::run() {
     for (const Guest& guest : guests_)
       watched.push_back(
           {guest.connection.descriptor(), static_cast<short>(POLLIN | (guest.connection.unsent() ? POLLOUT : 0)), 0});
-    ::poll(watched.data(), watched.size(), kTick);
+    time_.poll(watched.data(), watched.size(), kTick);
     look_at_clock();
     if (watched[0].revents != 0) {
       closed_ = true;
@@ -110,7 +110,7 @@ void Coordinator::run() {
 
 // Advances now_ by at most kLongestLook, so that time in which the process was suspended does not count.
 void Coordinator::look_at_clock() {
-  const auto before = std::exchange(looked_, Clock::now());
+  const auto before = std::exchange(looked_, time_.now());
   now_ += std::min<Clock::duration>(looked_ - before, kLongestLook);
 }
 

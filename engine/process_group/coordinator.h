@@ -15,6 +15,7 @@
 
 #include "dp/error.h"
 #include "dp/process_group.h"
+#include "engine/base/test_modes.h"
 #include "engine/process_group/connection.h"
 
 namespace dp::process_group {
@@ -100,7 +101,8 @@ class Coordinator {
 
   const ProcessGroupOptions options_;
   const Clock::duration patience_;
-  Clock::time_point looked_ = Clock::now(), now_ = looked_;  // now_: without time in which the process was suspended
+  engine::TimeSource& time_ = *engine::test_modes().time;
+  Clock::time_point looked_ = time_.now(), now_ = looked_;  // now_: without time in which the process was suspended
   const Clock::time_point join_by_;
   FileHandle listener_;
   WakeUp closing_;

@@ -216,7 +216,7 @@ void ProcessGroup::State::join() {
   std::unique_lock lock(mutex_);
   // Rank 0 enforces the timeout. If rank 0 ends, the connection closes, which also ends this wait.
   const double began = waited;
-  while (!changed_.wait_for(lock, std::chrono::duration<double>(kTry), [this] { return welcome_ || failure_; })) {
+  while (!time_.wait(lock, changed_, kTry, [this] { return welcome_ || failure_; })) {
     if (interrupted()) end_by({Failure::kNobody, Error(ErrorCode::timeout, "interrupted while ranks were missing")});
     waited += kTry;
     const double answer = std::min(kAnswerWithin, options.timeout_seconds);
@@ -365,8 +365,7 @@ std::vector<std::string> ProcessGroup::State::wait(std::uint64_t number) {
   const double patience = 2 * options.timeout_seconds + 5;
   double waited = 0;
   int put_off = put_off_;
-  while (waited < patience &&
-         !changed_.wait_for(lock, std::chrono::seconds(1), [&] { return failure_ || results_.contains(number); })) {
+  while (waited < patience && !time_.wait(lock, changed_, 1, [&] { return failure_ || results_.contains(number); })) {
     waited = put_off == put_off_ ? waited + 1 : 0;
     put_off = put_off_;
   }
@@ -406,7 +405,7 @@ std::vector<int> ProcessGroup::State::silent_ranks() {
   if (failure_ || !connection_) return {};
   silent_.reset();
   send({Kind::roll});
-  changed_.wait_for(lock, std::chrono::seconds(1), [this] { return silent_ || failure_; });
+  time_.wait(lock, changed_, 1, [this] { return silent_ || failure_; });
   if (failure_) return {};
   return silent_.value_or(std::vector<int>{0});
 }

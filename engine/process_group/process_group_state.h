@@ -56,6 +56,7 @@ struct ProcessGroup::State final : kernels::Rendezvous {
   void send(const process_group::Message& message);
   [[noreturn]] void rethrow() const;
 
+  engine::TimeSource& time_ = *engine::test_modes().time;
   std::unique_ptr<process_group::Coordinator> coordinator_;  // on rank 0 only
   std::optional<process_group::Connection> connection_;
   int local_rank_ = 0, local_size_ = 1;

@@ -138,6 +138,18 @@ void Team::watch() {
   o.waits = [at](int i) { return at(i).context().stream_progress().waits; };
   o.name = [this, at](int i) { return name_of(at(i)); };
   o.last = [this, at](int i) { return last_of(at(i)); };
+  // Under DP_FAIL_GATE a replica that merely gets no core is not taken for a stalled one. Whether a GPU waits is not
+  // known.
+  if (stalls_are_gated())
+    o.counts = [this, at] {
+      const int stalled = gated_stalls();
+      int idle = stalled + pool.finished();
+      for (std::size_t i = 0; i < workers.size(); ++i) {
+        const kernels::Context& context = at(static_cast<int>(i)).context();
+        idle += context.stream_progress().waits || context.device().kind == DeviceKind::cuda;
+      }
+      return stalled > 0 && idle >= static_cast<int>(workers.size());
+    };
   if (o.others)
     o.silent = [this] {
       const std::vector<int> ranks = setup.options.process_group->state().silent_ranks();

@@ -37,6 +37,8 @@ class WorkerPool {
     using Callable = std::remove_reference_t<F>;
     run_all([](void* self, int rank) { (*static_cast<Callable*>(self))(rank); }, &work);
   }
+  // How many threads have no work.
+  int finished() const { return static_cast<int>(threads_.size()) - running_.load(); }
   bool failed() const { return abort_.load(std::memory_order_acquire); }
 
  private:

@@ -1,12 +1,12 @@
 // A call without progress ends with an error that reports each replica's last action.
 #include "engine/observe/watchdog.h"
 
-#include <chrono>
 #include <memory>
 
 #include "engine/observe/progress.h"
 #include "support/catch.h"
 #include "support/failing.h"
+#include "support/fake_time.h"
 #include "support/held_stall.h"
 #include "support/patience.h"
 #include "support/training.h"
@@ -45,12 +45,6 @@ struct Scene {
     return o;
   }
 };
-
-void wait_for_abort(const Scene& scene) {
-  for (const auto begin = std::chrono::steady_clock::now(); !scene.abort && in_time(begin, 1);)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-}
-void sleep_ms(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds)); }
 
 void check_stall(int replicas) {
   const int last = replicas - 1;
@@ -97,7 +91,9 @@ TEST_CASE("a stalled single replica is named with its last operation") { check_s
 
 TEST_CASE("a stalled replica of two is named with the last operation of both") { check_stall(2); }
 
+// Time passes only in the stalls. Both replicas may stall at once, for 2 s of the timeout's 3 s.
 TEST_CASE("a slow replica is not a stalled one") {
+  TimeOfWaits time;
   FailEnvironment fail("stall:forward:dev1:1000ms,stall:reduce:dev0:1000ms,stall:update:1000ms");
   DataParallelOptions options = watched(2, 3);
   options.bucket_bytes = 3000;
@@ -106,12 +102,13 @@ TEST_CASE("a slow replica is not a stalled one") {
 }
 
 TEST_CASE("nothing is watched between calls, and a watchdog leaves no thread") {
+  TimeOfWaits time;
   const std::ptrdiff_t before = thread_count();
   {
     DataParallel net(small_convnet(), watched(1, 1));
     train(net, 1);
     CHECK(thread_count() == before + 1);
-    sleep_ms(2000);
+    time.pass(10);
     CHECK_NOTHROW(train(net, 1));
   }
   CHECK(becomes([&] { return thread_count() == before; }));  // a joined thread may be listed a little longer
@@ -119,25 +116,30 @@ TEST_CASE("nothing is watched between calls, and a watchdog leaves no thread") {
   CHECK(thread_count() == before);
 }
 
+// The watchdog looks 16 times per timeout. Its first look finds that the call has begun.
 TEST_CASE("a rank that waits for others gives them time to report first") {
+  TimeOfWaits time;
   Scene scene;
   scene.waits = true;
   engine::Watchdog watchdog(scene.options(8, true));
   watchdog.begin();
-  sleep_ms(9000);  // past the 8 s timeout, but within the extra quarter for other ranks
+  time.pass(9);  // past the 8 s timeout, but within the extra quarter for other ranks
   CHECK(!scene.abort);
   scene.abort = true;  // another rank ended the call
   watchdog.end();
-  sleep_ms(200);
+  time.pass(20);
   CHECK(!watchdog.verdict());
 }
 
 TEST_CASE("a rank that waits in vain ends its own call") {
+  TimeOfWaits time;
   Scene scene;
   scene.waits = true;
   engine::Watchdog watchdog(scene.options(4, true));
   watchdog.begin();
-  wait_for_abort(scene);
+  time.pass(5.2);  // a look, the timeout, and less than the quarter for others
+  CHECK(!scene.abort);
+  time.pass(0.1);
   CHECK(scene.abort);
   watchdog.end();
   REQUIRE(watchdog.verdict());
@@ -146,13 +148,14 @@ TEST_CASE("a rank that waits in vain ends its own call") {
 }
 
 TEST_CASE("if all ranks wait, those that do not answer are blamed") {
+  TimeOfWaits time;
   Scene scene;
   scene.waits = true;
   engine::WatchdogOptions options = scene.options(4, true);
   options.silent = [] { return std::string("rank 3"); };
   engine::Watchdog watchdog(options);
   watchdog.begin();
-  wait_for_abort(scene);
+  time.pass(5.3);
   watchdog.end();
   REQUIRE(watchdog.verdict());
   CHECK(std::string(watchdog.verdict()->what()) ==
@@ -162,10 +165,11 @@ TEST_CASE("if all ranks wait, those that do not answer are blamed") {
 
 TEST_CASE("progress during the query of other ranks, or the end of the call, prevents the verdict") {
   for (const bool ends : {true, false}) {
+    TimeOfWaits time;
     Scene scene;
     scene.waits = true;
     std::atomic<int> queries{0};
-    engine::WatchdogOptions options = scene.options(0.1, true);
+    engine::WatchdogOptions options = scene.options(4, true);
     {
       std::unique_ptr<engine::Watchdog> watchdog;
       options.silent = [&] {
@@ -178,22 +182,41 @@ TEST_CASE("progress during the query of other ranks, or the end of the call, pre
       };
       watchdog = std::make_unique<engine::Watchdog>(options);
       watchdog->begin();
-      for (const auto begin = std::chrono::steady_clock::now(); queries == 0 && in_time(begin, 1);) sleep_ms(1);
-      CHECK(queries > 0);
+      time.pass(20);
+      CHECK(queries == (ends ? 1 : 3));  // a timeout and its quarter after the start and after each progress
     }
     CHECK(!scene.abort);
   }
 }
 
 TEST_CASE("progress restarts the timeout") {
+  TimeOfWaits time;
   Scene scene;
   engine::Watchdog watchdog(scene.options(2, false));
   watchdog.begin();
   for (int i = 0; i < 12; ++i) {
-    sleep_ms(250);
+    time.pass(1.8);
     ++scene.progress_count;
   }
   CHECK(!scene.abort);
+  time.pass(2.2);
+  CHECK(scene.abort);
+  watchdog.end();
+}
+
+TEST_CASE("time without progress that does not count is no stall") {
+  TimeOfWaits time;
+  Scene scene;
+  std::atomic<bool> counts{false};
+  engine::WatchdogOptions options = scene.options(2, false);
+  options.counts = [&] { return counts.load(); };
+  engine::Watchdog watchdog(options);
+  watchdog.begin();
+  time.pass(20);
+  CHECK(!scene.abort);
+  counts = true;
+  time.pass(2.2);
+  CHECK(scene.abort);
   watchdog.end();
 }
 

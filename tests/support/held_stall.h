@@ -1,6 +1,7 @@
 // A stall of an engine in this process that lasts until the watchdog has reported it.
 #pragma once
 
+#include <atomic>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
@@ -20,15 +21,21 @@ class AfterAbort {
   AfterAbort& operator=(const AfterAbort&) = delete;
 };
 
-// `place`: as in DP_FAIL, "backward:dev1:step1". The stall ends when the watchdog has reported it.
+// `place`: as in DP_FAIL, "backward:dev1:step1". The stall ends when the watchdog has reported it. Any --timeout takes
+// some milliseconds: under DP_FAIL_GATE it counts only while a replica stalls there and the others wait.
 class HeldStall {
  public:
   explicit HeldStall(const std::string& place)
-      : gate_(folder_ / "gate"), after_abort_([this] { std::ofstream(gate_ + ".open"); }) {
+      : gate_(folder_ / "gate"), after_abort_([this] {
+          time_.flies = false;
+          std::ofstream(gate_ + ".open");
+        }) {
     setenv("DP_FAIL", ("stall:" + place + ":600000ms").c_str(), 1);
     setenv("DP_FAIL_GATE", gate_.c_str(), 1);
+    engine::test_modes().time = &time_;
   }
   ~HeldStall() {
+    engine::test_modes().time = &engine::real_time();
     unsetenv("DP_FAIL");
     unsetenv("DP_FAIL_GATE");
   }
@@ -36,6 +43,15 @@ class HeldStall {
   HeldStall& operator=(const HeldStall&) = delete;
 
  private:
+  struct Time final : engine::TimeSource {
+    bool wait(std::unique_lock<std::mutex>& lock, std::condition_variable& changed, double seconds,
+              const std::function<bool()>& done) override {
+      return TimeSource::wait(lock, changed, flies ? 0.001 : seconds, done);
+    }
+    std::atomic<bool> flies{true};
+  };
+
+  Time time_;
   TemporaryFolder folder_;
   std::string gate_;
   AfterAbort after_abort_;
