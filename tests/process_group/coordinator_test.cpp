@@ -2,7 +2,6 @@
 #include "engine/process_group/coordinator.h"
 
 #include <atomic>
-#include <chrono>
 #include <initializer_list>
 #include <map>
 #include <memory>
@@ -11,6 +10,7 @@
 #include "process_group/group_ranks.h"
 #include "process_group/peer.h"
 #include "support/catch.h"
+#include "support/fake_time.h"
 #include "support/patience.h"
 
 using namespace dp;
@@ -96,12 +96,13 @@ TEST_CASE("coordinator: a first message that is no greeting, or is too long, end
 }
 
 TEST_CASE("coordinator: of 64 connections without a greeting only the oldest is dropped") {
+  TimeOfCoordinator time;
   GroupAddress address;
   std::vector<Peer> strangers;
   for (int i = 0; i < 64; ++i) strangers.emplace_back(address);
   const Coordinator coordinator(listener_of(address), options_for(address, 2));
   CHECK(strangers.front().has_ended());
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  time.work_off();
   for (std::size_t i = 1; i < strangers.size(); ++i) CHECK(strangers[i].is_quiet());
 }
 
@@ -164,6 +165,7 @@ TEST_CASE("coordinator: an exchange is complete when every rank has given its pa
 }
 
 TEST_CASE("coordinator: the ranks that miss a roll call are reported to the rank that requested it") {
+  TimeOfCoordinator time;
   GroupAddress address;
   const Coordinator coordinator(listener_of(address), options_for(address, 4));
   std::vector<Peer> peers;
@@ -178,6 +180,7 @@ TEST_CASE("coordinator: the ranks that miss a roll call are reported to the rank
     CHECK(roll->number == 1);
   }
   peers[2].send({Kind::here, 2});  // answers another call
+  time.pass(1);
   const auto silent = peers[0].next();
   REQUIRE(silent);
   CHECK(silent->kind == Kind::silent);
@@ -217,14 +220,16 @@ TEST_CASE("coordinator: the end of a rank's work extends only the exchanges that
 }
 
 TEST_CASE("coordinator: while only a busy rank is missing, an exchange outlasts the timeout") {
+  TimeOfCoordinator time;
   GroupAddress address;
+  const Coordinator coordinator(listener_of(address), options_for(address, 2, 5));
   Peer stranger(address);  // no rank, hence not missing
   Peer first(address, 0, 2), second(address, 1, 2);
-  const Coordinator coordinator(listener_of(address), options_for(address, 2, 1.0));
   first.send({Kind::busy, 1});
   second.send({Kind::give, 0, "b"});
   REQUIRE(second.next(Kind::welcome));
-  const auto extended = second.next();  // after the timeout
+  time.pass(6);
+  const auto extended = second.next();
   REQUIRE(extended);
   CHECK(extended->kind == Kind::busy);
   first.send({Kind::give, 0, "a"});
@@ -234,34 +239,74 @@ TEST_CASE("coordinator: while only a busy rank is missing, an exchange outlasts 
   for (Peer* peer : {&first, &second}) peer->send({Kind::bye});
 }
 
-TEST_CASE("coordinator: a missing rank ends the group with a message that names it, the exchange and the timeout") {
+TEST_CASE("coordinator: the ranks that have not joined within the timeout are named") {
+  TimeOfCoordinator time;
   GroupAddress address;
+  const Coordinator coordinator(listener_of(address), options_for(address, 4, 60));
+  Peer first(address, 0, 4), third(address, 2, 4);
+  for (Peer* peer : {&first, &third}) REQUIRE(peer->next(Kind::accepted));
+  time.pass(59);
+  for (Peer* peer : {&first, &third}) CHECK(peer->is_quiet());
+  time.pass(2);
+  for (Peer* peer : {&first, &third}) {
+    const auto message = peer->next();
+    REQUIRE(message);
+    CHECK(message->kind == Kind::fail);
+    CHECK(std::string(parse_failure(message->body).error.what()) ==
+          "ranks 1, 3 of 4 did not join within 60 s; check that all ranks were started, or raise --timeout");
+    peer->send({Kind::bye});
+  }
+}
+
+TEST_CASE("coordinator: time in which the process was suspended does not count") {
+  TimeOfCoordinator time;
+  GroupAddress address;
+  const Coordinator coordinator(listener_of(address), options_for(address, 2, 60));
   Peer first(address, 0, 2), second(address, 1, 2);
-  const Coordinator coordinator(listener_of(address), options_for(address, 2, 1.0));
   all_welcomed({&first, &second});
   second.send({Kind::give, 0, ""});
+  for (int i = 0; i < 10; ++i) time.jump(1000);  // each counts as one second
+  time.pass(49);
+  CHECK(second.is_quiet());
+  time.pass(2);
+  CHECK(second.next(Kind::fail));
+  for (Peer* peer : {&first, &second}) peer->send({Kind::bye});
+}
+
+TEST_CASE("coordinator: a missing rank ends the group with a message that names it, the exchange and the timeout") {
+  TimeOfCoordinator time;
+  GroupAddress address;
+  const Coordinator coordinator(listener_of(address), options_for(address, 2, 60));
+  Peer first(address, 0, 2), second(address, 1, 2);
+  all_welcomed({&first, &second});
+  second.send({Kind::give, 0, ""});
+  time.pass(59);
+  CHECK(second.is_quiet());
+  time.pass(2);
   const auto message = second.next();
   REQUIRE(message);
   CHECK(message->kind == Kind::fail);
   const Failure late = parse_failure(message->body);
   CHECK(late.rank == Failure::kNobody);
   CHECK(late.error.code() == ErrorCode::timeout);
-  CHECK(std::string(late.error.what()) == "rank 0 of 2 did not reach exchange 0 within 1 s");
+  CHECK(std::string(late.error.what()) == "rank 0 of 2 did not reach exchange 0 within 60 s");
   for (Peer* peer : {&first, &second}) peer->send({Kind::bye});
 }
 
 TEST_CASE("coordinator: a rank that has left is missing from an exchange, whether others are busy or not") {
   for (const bool busy : {false, true}) {
+    TimeOfCoordinator time;
     GroupAddress address;
+    const Coordinator coordinator(listener_of(address), options_for(address, 3, 60));
     Peer first(address, 0, 3), second(address, 1, 3);
     auto third = std::make_unique<Peer>(address, 2, 3);
-    const Coordinator coordinator(listener_of(address), options_for(address, 3, 1.0));
     all_welcomed({&first, &second, third.get()});
     third->send({Kind::bye});
     third.reset();
     if (busy) first.send({Kind::busy, 1});
     if (!busy) first.send({Kind::give, 0, ""});
     second.send({Kind::give, 0, ""});
+    time.pass(61);
     const auto message = second.next(Kind::fail);
     REQUIRE(message);
     CHECK_THAT(parse_failure(message->body).error.what(),
@@ -296,6 +341,7 @@ TEST_CASE("coordinator: the first failure is passed on to all ranks, and later o
 }
 
 TEST_CASE("coordinator: the destructor waits for the last message of every rank") {
+  TimeOfCoordinator time;
   GroupAddress address;
   auto coordinator = std::make_unique<Coordinator>(listener_of(address), options_for(address, 2));
   Peer first(address, 0, 2), second(address, 1, 2);
@@ -306,7 +352,7 @@ TEST_CASE("coordinator: the destructor waits for the last message of every rank"
     ended = true;
   });
   second.send({Kind::bye});
-  std::this_thread::sleep_for(std::chrono::milliseconds(150));
+  time.work_off();
   CHECK_FALSE(ended);
   second.send({Kind::give, 0, ""});
   first.send({Kind::give, 0, ""});

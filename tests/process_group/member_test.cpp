@@ -12,6 +12,7 @@
 #include "engine/process_group/process_group_state.h"
 #include "process_group/group_ranks.h"
 #include "process_group/peer.h"
+#include "support/fake_time.h"
 #include "support/free_port.h"
 #include "support/patience.h"
 
@@ -143,6 +144,7 @@ TEST_CASE("member: a rank sends its parts by number and returns the exchange tha
 }
 
 TEST_CASE("member: a rank reports when it is busy, answers roll calls, and names the silent ranks") {
+  TimeOfWaits time;
   Member member;
   const auto received = [&](Kind kind, std::uint64_t number) {
     const auto message = member.rank_0.next();
@@ -162,10 +164,18 @@ TEST_CASE("member: a rank reports when it is busy, answers roll calls, and names
   member.rank_0.send({Kind::silent, 0, process_group::join({"3", "12"})});
   asking.join();
   CHECK(silent == std::vector{3, 12});
-  CHECK(member.group->state().silent_ranks() == std::vector{0});  // rank 0 does not answer
+  std::atomic<bool> ended{false};
+  std::thread again([&] {
+    silent = member.group->state().silent_ranks();
+    ended = true;
+  });
+  time.pass(1, [&] { return ended.load(); });  // rank 0 does not answer
+  again.join();
+  CHECK(silent == std::vector{0});
 }
 
 TEST_CASE("member: a rank ends its wait if rank 0 sends only roll calls") {
+  TimeOfWaits time;
   Member member(0.5);
   std::atomic<bool> ended{false};
   std::string failure;
@@ -178,12 +188,14 @@ TEST_CASE("member: a rank ends its wait if rank 0 sends only roll calls") {
     ended = true;
   });
   std::uint64_t calls = 0;
-  for (; !ended && calls < 60; ++calls) {
+  for (; !ended && calls < 12; ++calls) {
     member.rank_0.send({Kind::roll, calls});
-    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    CHECK(member.rank_0.next(Kind::here));
+    time.pass(1, [&] { return ended.load(); });
   }
-  if (calls == 60) member.rank_0.send({Kind::everyone, 0, process_group::join({"", "x"})});
+  if (!ended) member.rank_0.send({Kind::everyone, 0, process_group::join({"", "x"})});
   exchanging.join();
+  CHECK(calls == 6);
   CHECK(failure == "rank 0 failed: it sent nothing for 6 s");
 }
 
