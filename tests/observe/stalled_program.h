@@ -22,7 +22,8 @@ struct Stalled {
   double whole = 0;    // since the start of the program
 };
 
-// Worker `device` stalls in `phase` of step 2; --timeout is 2.
+// Worker `device` stalls in `phase` of step 2; --timeout is 2. It counts only during the stall, while all others wait
+// (DP_FAIL_GATE).
 inline Stalled run_stalled(const std::vector<std::string>& engine, int device, const std::string& phase) {
   const TemporaryFolder temp;
   std::vector<std::string> arguments{"--dataset",
@@ -47,7 +48,7 @@ inline Stalled run_stalled(const std::vector<std::string>& engine, int device, c
   const auto begin = std::chrono::steady_clock::now();
   Program program(arguments, temp.path(),
                   {"DP_FAIL=stall:" + phase + ":dev" + std::to_string(device) + ":step2:600000ms",
-                   "TSAN_OPTIONS=report_thread_leaks=0"});
+                   StallGate(temp / "gate").variable(), "TSAN_OPTIONS=report_thread_leaks=0"});
   program.wait_for("   1/3750]");  // the report of step 1
   const auto start = std::chrono::steady_clock::now();
   Stalled stalled{program.wait()};

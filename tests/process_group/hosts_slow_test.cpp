@@ -1,4 +1,5 @@
 // Several hosts: two network namespaces joined by a virtual link, with ranks in each.
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 
@@ -100,7 +101,7 @@ TEST_CASE("hosts: a rank without the run's token is rejected") {
   write_tiny_mnist(folder.path());
   const std::string port = free_port();
   Words arguments = short_run(folder.path() + "/run");
-  *(std::find(arguments.begin(), arguments.end(), "--timeout") + 1) = "4";
+  *(std::find(arguments.begin(), arguments.end(), "--timeout") + 1) = "15";
   std::vector<Program> nodes;
   for (int host = 0; host < 2; ++host)
     nodes.emplace_back(arguments + Words{"--cpu", "1", "--nnodes", "2", "--node-rank", std::to_string(host),
