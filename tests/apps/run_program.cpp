@@ -119,7 +119,7 @@ std::string Program::wait_for_error(const std::string& text) const {
   return seen;
 }
 
-void Program::wait_until_signals_are_handled(int ranks) const {
+void Program::wait_until_signals_are_handled(int children) const {
   const auto handles = [](pid_t process) {
     std::error_code gone;
     fs::directory_iterator thread("/proc/" + std::to_string(process) + "/task", gone);
@@ -127,12 +127,10 @@ void Program::wait_until_signals_are_handled(int ranks) const {
     for (; !gone && thread != fs::directory_iterator(); thread.increment(gone)) ++count;  // the process may end
     return count > 1;
   };
-  becomes([&] { return handles(id_); });
-  if (ranks > 0)
-    becomes([&] {
-      const std::vector<pid_t> children = children_of(id_);
-      return static_cast<int>(children.size()) == ranks && std::ranges::all_of(children, handles);
-    });
+  becomes([&] {
+    const std::vector<pid_t> processes = children > 0 ? children_of(id_) : std::vector{id_};
+    return static_cast<int>(processes.size()) == std::max(children, 1) && std::ranges::all_of(processes, handles);
+  });
 }
 
 void StallGate::wait_for(int replica) const {

@@ -28,8 +28,8 @@ class Program {
   std::string wait_for_error(const std::string& text) const;  // polls stderr for the text, at most kPatience
   std::string error() const;                                  // what it has written to stderr so far
   void close_output();                                        // like a pager that quits
-  // Until this process, or each of `ranks` processes that it starts, has a thread for signals; at most kPatience.
-  void wait_until_signals_are_handled(int ranks = 0) const;
+  // Until this process, or each of so many that it starts, has a thread for signals; at most kPatience.
+  void wait_until_signals_are_handled(int children = 0) const;
   bool has_ended() const;                  // does not read its output
   bool ends_within(double seconds) const;  // adds kPatience
   Outcome wait();
