@@ -127,16 +127,18 @@ TEST_CASE("simulated GPUs: each replica's phases are timed, evaluations are not"
     CHECK(times.reduce + times.update + times.broadcast <= passed);
   }
   net.take_stats();
+  const auto first = Clock::now();
   net.train_step(batch, Sgd{.lr = 0.01f});
   net.take_stats();
   net.take_phase_times();
-  const auto evaluated = Clock::now();
+  double steps = seconds_since(first);
   for (int i = 0; i < 24; ++i) net.evaluate(batch);
   net.take_stats();
-  const double evaluation = seconds_since(evaluated);
+  const auto second = Clock::now();
   net.train_step(batch, Sgd{.lr = 0.01f});
-  for (const PhaseTimes& times : net.take_phase_times())
-    CHECK(times.forward <= evaluation / 2);  // covers this step and the one before
+  const std::vector<PhaseTimes> all = net.take_phase_times();
+  steps += seconds_since(second);
+  for (const PhaseTimes& times : all) CHECK(times.forward <= steps);  // of both steps, a fraction of 24 evaluations
 }
 
 TEST_CASE("simulated GPUs: a recorded span covers the device's work and no wait") {
@@ -175,6 +177,7 @@ TEST_CASE("simulated GPUs: a recorded span covers the device's work and no wait"
   CHECK(ring.dropped() == 0);
   // The host's and the device's clock agree to a few microseconds, unless the core is busy when they are compared.
   constexpr std::int64_t kClocks = 100'000'000;
+  constexpr std::int64_t kRounding = 10'000;  // CUDA gives times as float: ten seconds to a microsecond
   std::int64_t last = begin;
   for (std::size_t i = 0; i < 3; ++i) {
     const TraceSpan& span = ring.span(i);
@@ -183,12 +186,12 @@ TEST_CASE("simulated GPUs: a recorded span covers the device's work and no wait"
     CHECK(span.detail == (i == 0 ? 2 : 4));
     CHECK(span.step == (i == 2 ? 8 : 7));
     CHECK(span.bytes == 10 * asked);
-    CHECK(span.begin >= last - (i == 0 ? kClocks : 0));
+    CHECK(span.begin >= last - (i == 0 ? kClocks : kRounding));
     CHECK(span.end - span.begin >= asked * 1'000'000 - 1000);
     last = span.end;
   }
   CHECK(last <= end + kClocks);
-  CHECK(ring.span(2).begin - ring.span(1).end >= 30'000'000);  // 80 ms, less a late end of the span
+  CHECK(ring.span(2).begin - ring.span(1).end >= 80'000'000 - kRounding);
 }
 
 TEST_CASE("simulated GPUs: spans beyond the capacity of the trace are counted as dropped") {
