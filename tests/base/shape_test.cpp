@@ -1,5 +1,7 @@
 #include "dp/shape.h"
 
+#include <tuple>
+
 #include "dp/device.h"
 #include "dp/error.h"
 #include "dp/model.h"

@@ -1,6 +1,7 @@
 // dp_bench as a process: closed standard descriptors, and signals while it measures.
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>

@@ -1,5 +1,7 @@
 #include "kernels/norm_calls.h"
 
+#include <limits>
+
 #include "support/catch.h"
 
 namespace dp::test {

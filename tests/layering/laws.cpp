@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <functional>
 #include <map>
 #include <regex>
 #include <set>
+#include <utility>
 
 namespace dp::test {
 namespace {
@@ -147,15 +149,124 @@ std::vector<Violation> check_engine_levels(const std::vector<SourceFile>& files)
   return found;
 }
 
-std::vector<Violation> check_cycles(const std::vector<SourceFile>& files) {
-  std::map<std::string, const SourceFile*> by_path;
-  for (const SourceFile& file : files) by_path[file.path] = &file;
-  const auto resolve = [&](const SourceFile& from, const Include& include) -> const SourceFile* {
+namespace {
+
+// Finds the files that includes name.
+class Resolver {
+ public:
+  explicit Resolver(const std::vector<SourceFile>& files) {
+    for (const SourceFile& file : files) by_path_[file.path] = &file;
+  }
+  // Null: not a file of the project.
+  const SourceFile* operator()(const SourceFile& from, const Include& include) const {
     const std::string folder = from.path.substr(0, from.path.rfind('/') + 1);
-    for (const std::string& root : {folder, std::string(), std::string("engine/include/"), std::string("tests/")})
-      if (const auto it = by_path.find(root + include.path); it != by_path.end()) return it->second;
+    for (const char* root : {folder.c_str(), "", "engine/include/", "tests/", "apps/"})
+      if (const auto it = by_path_.find(root + include.path); it != by_path_.end()) return it->second;
     return nullptr;
-  };
+  }
+
+ private:
+  std::map<std::string, const SourceFile*> by_path_;
+};
+
+// A standard header, other headers that declare the same names, and the names.
+struct StandardHeader {
+  const char* name;
+  std::set<std::string> others;
+  std::set<std::string> names;
+};
+
+const std::vector<StandardHeader>& standard_headers() {
+  static const std::vector<StandardHeader> headers{
+      {"algorithm",
+       {"ranges"},
+       {"all_of", "any_of", "clamp", "copy_n", "count_if", "find", "find_if", "max_element", "minmax", "none_of",
+        "nth_element", "ranges", "reverse", "shuffle", "sort", "stable_sort", "transform", "unique"}},
+      {"array", {}, {"array"}},
+      {"atomic", {}, {"atomic", "atomic_ref"}},
+      {"charconv", {}, {"from_chars", "to_chars"}},
+      {"chrono", {"condition_variable", "future", "mutex", "thread"}, {"chrono"}},
+      {"cmath", {}, {"exp", "isfinite", "isnan", "log", "lround", "pow", "sqrt"}},
+      {"condition_variable", {}, {"condition_variable"}},
+      {"cstdio", {}, {"fflush", "fprintf", "fputs", "printf", "snprintf"}},
+      {"cstdlib", {}, {"getenv", "strtol"}},
+      {"cstring", {}, {"memcmp", "memcpy", "memmove", "memset", "strcmp", "strerror", "strlen"}},
+      {"deque", {}, {"deque"}},
+      {"filesystem", {}, {"filesystem"}},
+      {"fstream", {}, {"ifstream", "ofstream"}},
+      {"functional", {}, {"function"}},
+      {"future", {}, {"async", "future", "promise"}},
+      {"limits", {}, {"numeric_limits"}},
+      {"list", {}, {"list"}},
+      {"map", {}, {"map", "multimap"}},
+      {"memory", {}, {"make_shared", "make_unique", "shared_ptr", "unique_ptr", "weak_ptr"}},
+      {"mutex", {"condition_variable", "future"}, {"lock_guard", "mutex", "scoped_lock", "unique_lock"}},
+      {"numeric", {}, {"accumulate", "iota"}},
+      {"optional", {}, {"nullopt", "optional"}},
+      {"regex", {}, {"regex", "smatch"}},
+      {"set", {}, {"multiset", "set"}},
+      {"span", {}, {"span"}},
+      {"sstream", {}, {"istringstream", "ostringstream", "stringstream"}},
+      {"stdexcept", {}, {"logic_error", "out_of_range", "runtime_error"}},
+      {"string", {"filesystem", "fstream", "regex", "sstream", "stdexcept", "system_error"}, {"string", "to_string"}},
+      {"thread", {}, {"jthread", "this_thread", "thread"}},
+      {"tuple", {}, {"tie", "tuple"}},
+      {"unordered_map", {}, {"unordered_map"}},
+      {"utility", {}, {"exchange"}},
+      {"variant", {}, {"monostate", "variant", "visit"}},
+      {"vector", {}, {"vector"}}};
+  return headers;
+}
+
+// Calls visit(name) for every std::name of the line.
+template <typename Visit>
+void for_standard_names(const std::string& line, const Visit& visit) {
+  const std::string prefix = "std::";
+  for (std::size_t at = line.find(prefix); at != std::string::npos; at = line.find(prefix, at)) {
+    at += prefix.size();
+    std::size_t end = at;
+    while (end < line.size() && (std::isalnum(static_cast<unsigned char>(line[end])) != 0 || line[end] == '_')) ++end;
+    visit(line.substr(at, end - at));
+  }
+}
+
+}  // namespace
+
+std::vector<Violation> check_standard_headers(const std::vector<SourceFile>& files) {
+  std::map<std::string, const StandardHeader*> header_of;
+  for (const StandardHeader& header : standard_headers())
+    for (const std::string& name : header.names) header_of[name] = &header;
+  const Resolver resolve(files);
+  std::vector<Violation> found;
+  for (const SourceFile& file : files) {
+    if (!file.path.ends_with(".cpp")) continue;
+    std::set<const SourceFile*> read;
+    std::set<std::string> included, reported;
+    const std::function<void(const SourceFile&)> collect = [&](const SourceFile& one) {
+      if (!read.insert(&one).second) return;
+      for (const Include& include : one.includes) {
+        if (const SourceFile* const next = resolve(one, include))
+          collect(*next);
+        else
+          included.insert(include.path);
+      }
+    };
+    collect(file);
+    for (std::size_t i = 0; i < file.code.size(); ++i)
+      for_standard_names(file.code[i], [&](const std::string& name) {
+        const auto it = header_of.find(name);
+        if (it == header_of.end() || included.contains(it->second->name)) return;
+        const auto is_included = [&](const std::string& other) { return included.contains(other); };
+        if (std::ranges::any_of(it->second->others, is_included) || !reported.insert(it->second->name).second) return;
+        found.push_back(
+            at(file, static_cast<int>(i) + 1, "names std::" + name + " without <" + it->second->name + ">"));
+      });
+  }
+  return found;
+}
+
+std::vector<Violation> check_cycles(const std::vector<SourceFile>& files) {
+  const Resolver resolve(files);
   enum class Mark { fresh, open, done };
   std::map<const SourceFile*, Mark> marks;
   std::vector<Violation> found;

@@ -27,6 +27,9 @@ std::vector<Violation> check_edges(const std::vector<SourceFile>& files);
 std::vector<Violation> check_engine_levels(const std::vector<SourceFile>& files);
 // 3: no include cycles.
 std::vector<Violation> check_cycles(const std::vector<SourceFile>& files);
+// 3: a source includes the standard headers of what it names, itself or by headers of the project: of common names, all
+// that libstdc++ does not declare elsewhere. A unity build does not report a missing one.
+std::vector<Violation> check_standard_headers(const std::vector<SourceFile>& files);
 // 4: CUDA code is in kernels/device/cuda, kernels/tuning, kernels/comm/p2p and nccl, in the files of kernels/ whose
 // names begin with "cuda", in tests/simulated_cuda and in the tests' fake driver only. Preprocessor conditionals on
 // CUDA are allowed in one header, which has inline PTX.

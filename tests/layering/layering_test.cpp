@@ -127,6 +127,21 @@ TEST_CASE("law 3: includes form no cycle") {
         Where{"apps/a/y.h:1"});
 }
 
+TEST_CASE("law 3: a source includes the standard headers of what it names, which unity builds do not check") {
+  check_tree(dp::test::check_standard_headers);
+  CHECK(
+      found(dp::test::check_standard_headers,
+            {{"engine/a.cpp", "#include \"engine/a.h\"\nstd::vector<int> v; std::size_t n; std::chrono::seconds s;\n"},
+             {"engine/a.h", "#include <dp/b.h>\n#include <thread>\nstd::map<int, int> headers_are_not_checked;\n"},
+             {"engine/include/dp/b.h", "#include <vector>\n"}})
+          .empty());
+  CHECK(found(dp::test::check_standard_headers,
+              {{"engine/a.cpp", "#include \"engine/a.h\"\n// std::map\nstd::thread t;\nstd::vector<std::thread> u;\n"},
+               {"engine/a.h", "#include <string>\n"},
+               {"tests/b.cpp", "#include <vector>\n\nauto n = std::ranges::max(std::vector{1, 2});\n"}}) ==
+        Where{"engine/a.cpp:3", "engine/a.cpp:4", "tests/b.cpp:3"});
+}
+
 TEST_CASE("law 4: CUDA appears in its own files only and in no #if") {
   check_tree(dp::test::check_cuda);
   CHECK(

@@ -2,6 +2,7 @@
 // checkpoint on another number of devices.
 #include <signal.h>
 
+#include <algorithm>
 #include <random>
 
 #include "dp/checkpoint.h"

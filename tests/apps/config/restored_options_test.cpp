@@ -1,6 +1,7 @@
 // --resume RUN alone continues a run with all of its options.
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 

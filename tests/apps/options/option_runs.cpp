@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <map>
 #include <sstream>
+#include <utility>
 
 #include "apps/idx_files.h"
 #include "support/catch.h"

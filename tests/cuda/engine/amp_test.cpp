@@ -1,5 +1,7 @@
 // Mixed precision on simulated GPUs: against the reference, whose ops round their outputs, and against other
 // configurations of itself.
+#include <tuple>
+
 #include "cuda/engine/amp_runs.h"
 #include "dp/error.h"
 #include "engine/base/test_modes.h"
