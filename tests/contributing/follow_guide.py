@@ -1,9 +1,11 @@
 """Adds the layer of softsign/layer.py to a copy of the tree as docs/internals/adding_a_layer.md says, and tests it.
 
+follow_guide.py SOURCE                  only the checks of the next paragraph's first sentence, without a compiler
 follow_guide.py SOURCE WORK COMPILER    SOURCE: the tree; WORK: a folder for the copy and its build
 
-Each section of the guide must name the files that its step changes. If the changes to a file of REFUSED are left out,
-the compiler must reject the source beside it. With all changes the test programs must pass. Exit status 4: skipped.
+Each section of the guide must name the files that its step changes, and the changes must fit these files. If the
+changes to a file of REFUSED are left out, the compiler must reject the source beside it. With all changes the test
+programs must pass. Exit status 4: skipped.
 """
 import json
 import pathlib
@@ -98,16 +100,19 @@ def check_refused(files, tree, build):
         print(f"the compiler refuses {source} without the layer's lines in {left_out}", flush=True)
 
 
-def main(source, work, compiler):
-    missing = [program for program in ("git", "ninja", "cmake") if not shutil.which(program)]
+def main(source, work="", compiler=""):
+    missing = [program for program in ("git", *(["ninja", "cmake"] if work else [])) if not shutil.which(program)]
     if missing or not (pathlib.Path(source) / ".git").exists():
         print(f"skipped: {missing[0]} is missing" if missing else "skipped: the tree is not a git clone")
         return 4
-    tree = pathlib.Path(work) / "tree"
-    build = tree / "build/toy"  # as deep as build/release, so that ccache shares objects between clones
     files = files_of(pathlib.Path(source))
     check_names(files[GUIDE].decode(), files)
-    write(tree, with_layer(files))
+    changed = with_layer(files)
+    if not work:
+        return 0
+    tree = pathlib.Path(work) / "tree"
+    build = tree / "build/toy"  # as deep as build/release, so that ccache shares objects between clones
+    write(tree, changed)
     command(["cmake", "-S", tree, "-B", build, "-G", "Ninja", f"-DCMAKE_CXX_COMPILER={compiler}", "-DCMAKE_BUILD_TYPE=Release",
              "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", "-DDP_WERROR=ON", "-DDP_CUDA=OFF",
              "-DDP_BUILD_APPS=OFF", "-DDP_INSTALL=OFF"], "the tree with the layer cannot be configured")
