@@ -42,7 +42,7 @@ NormConv2dForward fused_forward(const PlanDraft& plan, const Node& conv, const T
   const Shape weights = weight_shape(conv);
   const bool moments = takes_moments(plan, conv);
   const auto eps = moments
-                       ? plan.eps_of_part(plan.norms.norm(plan.nodes[index(plan.neighbours_of(conv).normalizes)].norm))
+                       ? plan.eps_of_shard(plan.norms.norm(plan.nodes[index(plan.neighbours_of(conv).normalizes)].norm))
                        : std::nullopt;
   return {x, plan.any(weights), plan.batched(conv.output), conv.window, norm, moments, eps};
 }
@@ -86,7 +86,7 @@ bool forward_with_norms(Planner& plan, const Node& node, const PlanValue& x, Nod
     const std::size_t behind = index(plan.neighbours_of(node).normalizes);
     const Norm& own = plan.norms.norm(plan.nodes[behind].norm);
     statistics = plan.statistics.own_moments(own);
-    if (plan.eps_of_part(own)) stats = (plan.results[behind].saved = plan.new_doubles(1 + 2 * own.channels)).where;
+    if (plan.eps_of_shard(own)) stats = (plan.results[behind].saved = plan.new_doubles(1 + 2 * own.channels)).where;
   }
   plan.add(steps, node.name, "", std::move(op),
            {.x = from.where,
@@ -97,7 +97,7 @@ bool forward_with_norms(Planner& plan, const Node& node, const PlanValue& x, Nod
             .y = result.y.where,
             .moments = statistics,
             .y_stats = stats});
-  steps.back().gathers = moments && plan.options.norm == BatchNormMode::sync;
+  steps.back().ends_segment = moments && plan.options.norm == BatchNormMode::sync;
   return true;
 }
 
@@ -138,7 +138,7 @@ void backward_data_with_norm(Planner& plan, const Node& node, const PlanValue& d
             .dweight = dw.where,
             .dbias = db.where,
             .dz = dz.where});
-  steps.back().gathers = plan.options.norm == BatchNormMode::sync;
+  steps.back().ends_segment = plan.options.norm == BatchNormMode::sync;
   if (!plan.options.split_backward) plan.gradients.finished(node.weight, node.bias);
   plan.gradients.store(before.name + " weight", before.weight, dw);
   plan.gradients.store(before.name + " bias", before.bias, db);

@@ -97,11 +97,11 @@ void forward_norm(Planner& plan, const Node& node, const PlanValue& x, NodeResul
       variance{Space::buffer, static_cast<std::size_t>(norm.variance) * element};
   if (plan.options.training) {
     if (!taken) {
-      plan.add(steps, node.name, "moments", plan.make(BatchNormMoments{result.x.desc, plan.eps_of_part(norm)}),
+      plan.add(steps, node.name, "moments", plan.make(BatchNormMoments{result.x.desc, plan.eps_of_shard(norm)}),
                {.x = result.x.where,
                 .moments = plan.statistics.own_moments(norm),
                 .stats = sync ? Ref{} : result.saved.where});
-      steps.back().gathers = sync;
+      steps.back().ends_segment = sync;
     }
     if (sync)
       plan.add(steps, node.name, "statistics", plan.make(BatchNormMerge{norm.channels, plan.options.shards, norm.eps}),
@@ -182,7 +182,7 @@ void backward_norm(Planner& plan, const Node& node, const NodeResult& result, st
             .dweight = dw.where,
             .dbias = db.where,
             .dz = writes ? dz.value.where : Ref{}});
-  steps.back().gathers = sync;
+  steps.back().ends_segment = sync;
   plan.gradients.store(node.name + " weight", node.weight, dw);
   plan.gradients.store(node.name + " bias", node.bias, db);
 

@@ -21,7 +21,7 @@ enum class Space : std::uint8_t {
   folded,     // evaluation: the plan's own weights and biases of convolutions with a folded normalisation
   gradient,
   buffer,   // running statistics
-  moments,  // batch statistics of all parts
+  moments,  // batch statistics of all shards
   input,
   labels,
   samples,
@@ -34,13 +34,14 @@ enum class Space : std::uint8_t {
 // An address in one of the replica's memories.
 struct Ref {
   Space space = Space::none;
-  std::size_t offset = 0;       // bytes
-  std::size_t part_stride = 0;  // moments: stride between parts, in bytes
+  std::size_t offset = 0;        // bytes
+  std::size_t shard_stride = 0;  // moments: bytes between the entries of two shards
 };
 
-// A range of the moments arena with one statistic of all parts. The all-gather completes it on every replica.
-struct Gather {
-  std::size_t offset = 0, part_bytes = 0;
+// A range of the moments arena: one statistic, of all shards in order. Each replica computes it for its own shards, and
+// an all-gather gives it to every replica.
+struct AllGather {
+  std::size_t offset = 0, shard_bytes = 0;
 };
 
 struct PlanStep {
@@ -50,8 +51,8 @@ struct PlanStep {
   std::unique_ptr<kernels::Op> op;  // made from desc
   std::array<Ref, kernels::kMaxOpArgs> args{};
   int arg_count = 0;
-  int ready_from = -1;   // backward: gradients of entries >= this are final; backward no longer reads their weights
-  bool gathers = false;  // later steps read data of all parts: the stage's next Gather follows this step
+  int ready_from = -1;  // backward: gradients of entries >= this are final; backward no longer reads their weights
+  bool ends_segment = false;  // later steps read a statistic of all shards: an AllGather of the stage follows
 };
 
 struct PlanOptions {

@@ -108,8 +108,8 @@ struct PlanDraft : PlanParts {
   const NormNeighbours& neighbours_of(const Node& node) const { return neighbours[index(number_of(node))]; }
   const Node* folded_norm(const Node& conv) const;  // the normalisation that is folded into the convolution, or null
 
-  // The eps for statistics of this part alone; empty with synchronised batch normalisation.
-  std::optional<double> eps_of_part(const Norm& norm) const {
+  // The eps for statistics of this shard alone; empty with synchronised batch normalisation.
+  std::optional<double> eps_of_shard(const Norm& norm) const {
     return options.norm == BatchNormMode::sync ? std::nullopt : std::optional(norm.eps);
   }
 

@@ -216,7 +216,7 @@ void DataParallel::set_loss_scale(const LossScale& scale) {
 bool DataParallel::replicas_identical() const {
   State& s = *state_;
   s.team.wait_for_all();
-  s.state_dict.gather_values();
+  s.state_dict.all_gather_values();
   // With mixed precision, also compares the weights in the activation type.
   std::vector<std::vector<std::byte>> copies(s.team.workers.size());
   s.team.on_workers([&](Worker& worker) {

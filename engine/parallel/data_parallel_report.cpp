@@ -17,7 +17,7 @@ Stats DataParallel::take_stats() {
   State& s = *state_;
   std::vector<std::vector<kernels::StepResults>> results(s.team.workers.size());  // [replica][shard of the replica]
   s.team.on_workers([&](engine::Worker& worker) {
-    worker.sync->synchronize();
+    worker.gradient_sync->wait_until_idle();
     auto& result = results[worker.number];
     result = worker.arenas.take_results();
     std::int64_t bad_samples = 0;
@@ -121,7 +121,7 @@ int DataParallel::size() const { return state_->setup.size() * state_->setup.sta
 std::vector<std::string> DataParallel::device_names() const { return state_->device_names; }
 
 std::string DataParallel::communicator() const {
-  if (state_->first().io) return state_->first().io->name();
+  if (state_->first().compute_communicator) return state_->first().compute_communicator->name();
   return communicator_name(state_->setup.options.comm);
 }
 
@@ -188,7 +188,7 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
                                  : "one replica sums nothing: no gradient is rounded to bfloat16\n";
   text += "buckets, in the order in which they become ready\n";
   for (int stage = s.setup.stage_count(); stage-- > 0;)
-    for (const auto& bucket : s.team.workers[s.team.number(0, stage)]->sync->buckets())
+    for (const auto& bucket : s.team.workers[s.team.number(0, stage)]->gradient_sync->buckets())
       text += fmt::format(
           "  {:>10} to {:>10}  {:.2f} MiB  from {}\n", bucket.range.begin, bucket.range.end,
           static_cast<double>(bucket.range.size()) * static_cast<double>(s.setup.element_bytes()) / (1 << 20),
@@ -203,9 +203,9 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
     for (const bool training : {true, false}) {
       const std::int64_t rows =
           s.setup.rows_of(training || s.setup.pipelined() ? micro : whole, worker.rank(), 0).size();
-      const bool gathers = training && s.setup.options.loss == LossAt::gathered;
-      own += worker.runner.describe(
-          worker.runner.plan(s.setup.plan_options(worker.stage(), rows, training, /*accumulate=*/false, gathers)));
+      const bool gathers_logits = training && s.setup.options.loss == LossAt::gathered;
+      own += worker.runner.describe(worker.runner.plan(
+          s.setup.plan_options(worker.stage(), rows, training, /*accumulate=*/false, gathers_logits)));
     }
   });
   for (const std::string& stage : plans) text += stage;

@@ -170,19 +170,19 @@ void DataParallel::State::make_workers() {
 void DataParallel::State::make_communicators() {
   DataParallelOptions& options = setup.options;
   const std::size_t count = options.devices.size();
-  std::vector<std::unique_ptr<kernels::Communicator>> of_buckets(count), io(count);
+  std::vector<std::unique_ptr<kernels::Communicator>> of_buckets(count), of_compute(count);
   team.watched([&] {
     kernels::Backend& backend = kernels::backend(options.devices.front().kind);
     const std::string name = communicator_name(options.comm);
     kernels::Context& first = team.workers.front()->context();
     if (options.process_group && setup.size() > 1) {
       of_buckets.front() = backend.join(name, first, options.process_group->state());
-      io.front() = backend.join(name, first, options.process_group->state());
+      of_compute.front() = backend.join(name, first, options.process_group->state());
     } else if (setup.shards() > 1) {
       team.connect(of_buckets, backend, name);
-      if (setup.size() > 1) team.connect(io, backend, name);
+      if (setup.size() > 1) team.connect(of_compute, backend, name);
     }
-    for (const auto& worker : team.workers) worker->io = std::move(io[worker->number]);
+    for (const auto& worker : team.workers) worker->compute_communicator = std::move(of_compute[worker->number]);
     team.link(backend);
   });
   const std::size_t usual = options.bucket_bytes != 0 ? 0 : usual_bucket_bytes(team, of_buckets);
@@ -198,7 +198,7 @@ void DataParallel::State::make_communicators() {
     const auto number = static_cast<std::size_t>(local);
     engine::Worker& worker = *team.workers[number];
     const auto stage = static_cast<std::size_t>(worker.stage());
-    worker.sync = std::make_unique<engine::GradientSync>(
+    worker.gradient_sync = std::make_unique<engine::GradientSync>(
         worker, std::move(of_buckets[number]), options.reduce, buckets[stage], *setup.stage(worker.stage()).groups,
         setup.failpoints, options.reduce_dtype, scaling, options.ema_decay.has_value(), std::move(norms[number]));
   });
@@ -229,8 +229,8 @@ void DataParallel::State::make_tracers() {
   for (const auto& worker : team.workers) {
     worker->tracer = std::make_unique<engine::Tracer>(setup.options.trace_first, setup.options.trace_steps);
     worker->clock.trace(*worker->tracer);
-    worker->sync->trace(*worker->tracer);
-    if (worker->io) worker->io->trace(&worker->tracer->compute);
+    worker->gradient_sync->trace(*worker->tracer);
+    if (worker->compute_communicator) worker->compute_communicator->trace(&worker->tracer->compute);
   }
 }
 

@@ -63,7 +63,7 @@ class Estimate {
   std::size_t of_gathered_loss(const std::vector<engine::BatchKind>& batches) const {
     std::size_t buffers = 0, workspace = 0;
     for (const engine::BatchKind& batch : batches)
-      for (int micro = 0; micro < batch.micro_batches && batch.gathers; ++micro) {
+      for (int micro = 0; micro < batch.micro_batches && batch.gathers_logits; ++micro) {
         const std::int64_t rows = batch.micro_rows(micro);
         if (rows == 0) continue;
         buffers = std::max(buffers, engine::GatheredLoss::sizes(setup_, rows).total());

@@ -68,7 +68,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   if (training) begin_change();
   if (training && begun) end_step();
   std::size_t offset = 0;
-  reserve({rows, training, /*gathers=*/true, /*micro_batches=*/1});
+  reserve({rows, training, /*gathers_logits=*/true, /*micro_batches=*/1});
   if (!training) state_dict.broadcast_buffers();
   const kernels::StepInputs inputs = step_inputs(rows);
   team.on_workers([&](engine::Worker& worker) {

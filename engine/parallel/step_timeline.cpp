@@ -67,7 +67,7 @@ std::string joined(const std::vector<std::string>& texts) {
 // Adds the spans of all finished work to the worker's tracer.
 void trace(Worker& worker) {
   worker.clock.trace(*worker.tracer);
-  worker.sync->trace(*worker.tracer);
+  worker.gradient_sync->trace(*worker.tracer);
 }
 
 }  // namespace
@@ -133,9 +133,10 @@ double step_floor(Team& team, const ModelSetup& setup, std::int64_t batch) {
     for (int micro = 0; micro < setup.options.grad_accum_steps; ++micro)
       for (int shard = 0; shard < worker.local_shards(); ++shard) {
         const std::int64_t rows = setup.rows_of(setup.micro_batch(local, micro).size(), worker.rank(), shard).size();
-        const bool gathers = setup.options.loss == LossAt::gathered;
+        const bool gathers_logits = setup.options.loss == LossAt::gathered;
         if (rows > 0)
-          plans.push_back(worker.runner.find_plan(setup.plan_options(worker.stage(), rows, true, micro > 0, gathers)));
+          plans.push_back(
+              worker.runner.find_plan(setup.plan_options(worker.stage(), rows, true, micro > 0, gathers_logits)));
       }
     std::erase(plans, nullptr);
     return plans;

@@ -154,18 +154,19 @@ void describe_steps(std::string& text, const char* title, const std::vector<Plan
 
 }  // namespace
 
-std::vector<Gather> forward_gathers(const NormTable& norms, int shards) {
+std::vector<AllGather> forward_all_gathers(const NormTable& norms, int shards) {
   const auto n = static_cast<std::size_t>(shards);
-  std::vector<Gather> gathers;
-  for (int i = 0; i < norms.count(); ++i) gathers.push_back({norms.norm(i).moments * n, norms.norm(i).moments_bytes()});
-  return gathers;
+  std::vector<AllGather> all_gathers;
+  for (int i = 0; i < norms.count(); ++i)
+    all_gathers.push_back({norms.norm(i).moments * n, norms.norm(i).moments_bytes()});
+  return all_gathers;
 }
 
-std::vector<Gather> backward_gathers(const NormTable& norms, int shards) {
+std::vector<AllGather> backward_all_gathers(const NormTable& norms, int shards) {
   const auto n = static_cast<std::size_t>(shards);
-  std::vector<Gather> gathers;
-  for (int i = norms.count(); i-- > 0;) gathers.push_back({norms.norm(i).sums * n, norms.norm(i).sums_bytes()});
-  return gathers;
+  std::vector<AllGather> all_gathers;
+  for (int i = norms.count(); i-- > 0;) all_gathers.push_back({norms.norm(i).sums * n, norms.norm(i).sums_bytes()});
+  return all_gathers;
 }
 
 std::string Plan::describe(const KernelsOf& kernels_of) const {

@@ -31,7 +31,7 @@ class Plan {
   const std::vector<PlanStep>& weights() const {
     return parts_.weights;
   }  // after backward(), with options().split_backward
-  // Updates the running statistics from the batch statistics of this step. Only the replica with part 0 runs it.
+  // Updates the running statistics from the batch statistics of this step. Only the master runs it, for its first shard.
   const std::vector<PlanStep>& running() const { return parts_.running; }
   Ref logits() const { return parts_.logits; }  // row-major (batch, classes), compute type; valid until backward starts
   Ref logits_grad() const { return parts_.logits_grad; }  // same shape; input of backward
@@ -55,9 +55,9 @@ class Plan {
   PlanParts parts_;
 };
 
-// The gathers of a stage, in order. Used with synchronised batch normalisation only. They are the same for every plan,
-// because a replica without rows also takes part.
-std::vector<Gather> forward_gathers(const NormTable& norms, int shards);
-std::vector<Gather> backward_gathers(const NormTable& norms, int shards);
+// The all-gathers of statistics in a stage's passes, in order. They are the same for every plan, because a replica
+// without rows also takes part.
+std::vector<AllGather> forward_all_gathers(const NormTable& norms, int shards);
+std::vector<AllGather> backward_all_gathers(const NormTable& norms, int shards);
 
 }  // namespace dp::engine

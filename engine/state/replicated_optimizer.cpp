@@ -17,7 +17,7 @@ bool ReplicatedOptimizer::reserve(const UpdateKind& kind) {
     team_.wait_for_all();
     updates_ = skipped();  // the new optimizer begins with update 0; the devices still count earlier skipped steps
   }
-  team_.on_workers([&](Worker& worker) { worker.sync->optimizer().ensure_state(kind); });
+  team_.on_workers([&](Worker& worker) { worker.gradient_sync->optimizer().ensure_state(kind); });
   rule_ = rule;
   return true;
 }
@@ -33,7 +33,7 @@ kernels::UpdateInputs ReplicatedOptimizer::inputs(const Optimizer& optimizer) co
 std::int64_t ReplicatedOptimizer::skipped() {
   kernels::StepResults results;
   team_.on_first([&](Worker& first) {
-    first.sync->synchronize();
+    first.gradient_sync->wait_until_idle();
     first.compute().download(&results, first.arenas.results(), sizeof results);
     first.compute().synchronize();
   });
@@ -60,7 +60,8 @@ bool ReplicatedOptimizer::set_state(const OptimizerState& state) {
   if (!loaded.rule) return false;
   const bool changed = reserve({*loaded.rule, /*state=*/true});
   for (std::size_t slot = 0; leads && slot < slots.size(); ++slot) state_dict_.set_optimizer_slot(slot, slots[slot]);
-  if (team_.setup.options.process_group) team_.on_workers([](Worker& worker) { worker.sync->broadcast_state(); });
+  if (team_.setup.options.process_group)
+    team_.on_workers([](Worker& worker) { worker.gradient_sync->broadcast_state(); });
   updates_ = loaded.updates + skipped();
   return changed;
 }

@@ -46,7 +46,7 @@ StateDict::Tensors StateDict::joined(F&& of_stage) {
 
 StateDict::Tensors StateDict::weights() {
   team_.wait_for_all();
-  gather_values();
+  all_gather_values();
   return joined([&](Worker& first) { return weights_of(first); });
 }
 
@@ -97,7 +97,7 @@ std::unique_ptr<kernels::Buffer> StateDict::assemble(Worker& first, Arena arena,
   const std::size_t element = setup_.element_bytes();
   for (int replica = 0; replica < team_.replica_count(); ++replica) {
     const std::size_t number = team_.number(replica, first.stage());
-    LocalOptimizer& optimizer = team_.workers[number]->sync->optimizer();
+    LocalOptimizer& optimizer = team_.workers[number]->gradient_sync->optimizer();
     for (const LocalOptimizer::Part& part : optimizer.parts()) {
       if (part.range.size() == 0) continue;
       const std::size_t begin = static_cast<std::size_t>(part.range.begin) * element;
@@ -148,7 +148,7 @@ void StateDict::check_weights(const Tensors& tensors) const { find_weights(tenso
 void StateDict::set_weights(const Tensors& tensors) {
   const FoundWeights found = find_weights(tensors);
   team_.wait_for_all();
-  gather_values();  // `tensors` may contain only some of them
+  all_gather_values();  // `tensors` may contain only some of them
   team_.on_first_of_stages([&](Worker& first) {
     for (const Found& one : found.parameters)
       if (one.stage == first.stage()) first.arenas.import_entry(one.entry, one.tensor, first.arenas.values());
@@ -163,7 +163,7 @@ void StateDict::set_weights(const Tensors& tensors) {
 
 void StateDict::broadcast_weights() {
   team_.on_workers([](Worker& worker) {
-    worker.sync->broadcast_weights();
+    worker.gradient_sync->broadcast_weights();
     worker.context().flush();
   });
 }
@@ -184,7 +184,7 @@ void StateDict::set_optimizer_slot(std::size_t slot, const Tensors& tensors) {
   });
   team_.on_workers([&](Worker& worker) {
     const std::size_t element = setup_.element_bytes();
-    LocalOptimizer& optimizer = worker.sync->optimizer();
+    LocalOptimizer& optimizer = worker.gradient_sync->optimizer();
     const auto* const whole = static_cast<const std::byte*>(wholes[static_cast<std::size_t>(worker.stage())]->data());
     for (const LocalOptimizer::Part& part : optimizer.parts()) {
       if (part.range.size() == 0) continue;
@@ -196,9 +196,9 @@ void StateDict::set_optimizer_slot(std::size_t slot, const Tensors& tensors) {
   });
 }
 
-void StateDict::gather_values() {
+void StateDict::all_gather_values() {
   team_.on_workers([](Worker& worker) {
-    worker.sync->gather_values();
+    worker.gradient_sync->all_gather_values();
     worker.context().flush();
   });
 }
@@ -208,7 +208,8 @@ void StateDict::broadcast_buffers() {
   team_.on_workers([&](Worker& worker) {
     const NormTable& norms = setup_.stage(worker.stage()).norms;
     if (norms.count() == 0) return;
-    worker.io->broadcast(worker.arenas.buffers(), norms.buffer_size(), setup_.type(), 0, worker.compute());
+    worker.compute_communicator->broadcast(worker.arenas.buffers(), norms.buffer_size(), setup_.type(), 0,
+                                           worker.compute());
     worker.context().flush();
   });
 }

@@ -37,8 +37,8 @@ class StateDict {
   std::int64_t batches_tracked() const { return batches_tracked_; }
   void set_batches_tracked(std::int64_t batches) { batches_tracked_ = batches; }
 
-  // Gathers the float32 weights, which only their owners have updated in the last step.
-  void gather_values();
+  // Gives every replica all float32 weights. In the last step each replica has updated only its own part of them.
+  void all_gather_values();
 
  private:
   enum class Arena { gradient, state };

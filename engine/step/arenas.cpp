@@ -23,7 +23,9 @@ Arenas::Arenas(OpenDevice& device, const ParameterTable& table, const NormTable&
   if (norms.count() > 0) {
     buffers_ = device.allocate(bytes.buffers, &MemoryUse::statistics);
     moments_ = device.allocate(bytes.moments, &MemoryUse::statistics);
-    const auto clear = [&](std::size_t part) { clear_parts_.emplace_back(part, context.make_op(kernels::Fill{part})); };
+    const auto clear = [&](std::size_t bytes_of_shard) {
+      clear_statistic_.emplace_back(bytes_of_shard, context.make_op(kernels::Fill{bytes_of_shard}));
+    };
     for (int i = 0; i < norms.count(); ++i) clear(norms.norm(i).moments_bytes()), clear(norms.norm(i).sums_bytes());
   }
   clear_gradients_ = context.make_op(kernels::Fill{table.bytes()});
@@ -80,11 +82,11 @@ void Arenas::zero_gradients(int shard) {
                                  {.dst = gradients() + static_cast<std::size_t>(shard) * table_.bytes()});
 }
 
-void Arenas::zero_part(const Gather& gather, int shard) {
+void Arenas::zero_statistic(const AllGather& statistic, int shard) {
   const auto number = static_cast<std::size_t>(options_.rank * options_.local_shards + shard);
-  std::byte* const part = moments() + gather.offset + number * gather.part_bytes;
-  for (const auto& [bytes, op] : clear_parts_)
-    if (bytes == gather.part_bytes) return kernels::run_op<kernels::Fill>(*op, device_.compute(), {.dst = part});
+  std::byte* const entry = moments() + statistic.offset + number * statistic.shard_bytes;
+  for (const auto& [bytes, op] : clear_statistic_)
+    if (bytes == statistic.shard_bytes) return kernels::run_op<kernels::Fill>(*op, device_.compute(), {.dst = entry});
 }
 
 std::vector<kernels::StepResults> Arenas::take_results() {

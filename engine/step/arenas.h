@@ -61,7 +61,7 @@ class Arenas {
   void upload_inputs(const kernels::StepInputs& inputs);
   void set_scaler(const kernels::LossScaler& scaler);
   void zero_gradients(int shard);
-  void zero_part(const Gather& gather, int shard);  // this shard's part of the statistics, because it has no rows
+  void zero_statistic(const AllGather& statistic, int shard);  // the entry of a local shard that has no rows
 
   // These wait for the compute stream.
   kernels::LossScaler read_scaler();
@@ -84,7 +84,7 @@ class Arenas {
   const ReplicaOptions& options_;
   std::unique_ptr<kernels::Buffer> values_, gradients_, inputs_, results_, low_values_, scaler_, buffers_, moments_;
   std::unique_ptr<kernels::Op> clear_gradients_;
-  std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_parts_;  // by size in bytes
+  std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_statistic_;  // by AllGather::shard_bytes
 };
 
 }  // namespace dp::engine

@@ -19,8 +19,8 @@ const DeviceImageSets::ResidentSet* DeviceImageSets::find(const ImageSet* set) c
   return found == sets_.end() ? nullptr : &*found;
 }
 
-kernels::Op* DeviceImageSets::gather_of(std::int64_t rows) const {
-  for (const auto& [number, op] : gathers_)
+kernels::Op* DeviceImageSets::op_for(std::int64_t rows) const {
+  for (const auto& [number, op] : ops_)
     if (number == rows) return op.get();
   return nullptr;
 }
@@ -64,9 +64,9 @@ std::size_t DeviceImageSets::upload(const DeviceImages& images, std::int64_t row
     stream_.synchronize();
     sets_.push_back(std::move(fresh));
   }
-  if (gather_of(rows) == nullptr) {
+  if (op_for(rows) == nullptr) {
     const Shape shape = images.set->images.shape().without_first().prepended(rows);
-    gathers_.emplace_back(
+    ops_.emplace_back(
         rows, context_.make_op(kernels::GatherImages{{shape, DType::f32, context_.plain_layout(shape, DType::f32)}}));
   }
   return taken;
@@ -90,9 +90,9 @@ void DeviceImageSets::choose(const DeviceImages& images) {
   stream_.upload(inputs_->data(), &chosen_, sizeof chosen_);
 }
 
-void DeviceImageSets::gather(const std::int64_t* samples, std::int64_t rows, float* x) {
+void DeviceImageSets::make_batch(const std::int64_t* samples, std::int64_t rows, float* x) {
   kernels::run_op<kernels::GatherImages>(
-      *gather_of(rows), stream_, {.samples = const_cast<std::int64_t*>(samples), .inputs = inputs_->data(), .x = x});
+      *op_for(rows), stream_, {.samples = const_cast<std::int64_t*>(samples), .inputs = inputs_->data(), .x = x});
 }
 
 }  // namespace dp::engine

@@ -1,4 +1,4 @@
-// Image sets that are stored as bytes on a replica's device. Batches are gathered, augmented and normalised there.
+// Image sets that are stored as bytes on a replica's device. Batches are selected, augmented and normalised there.
 #pragma once
 
 #include <memory>
@@ -21,13 +21,13 @@ class DeviceImageSets {
   // read the images in place. Returns the bytes newly allocated on the device. Error(usage) if the device does not
   // compute in float32, if the images are not uint8, or if normalization or padding is invalid.
   std::size_t upload(const DeviceImages& images, std::int64_t rows);
-  // Selects the images and the augmentation key for later batches, in stream order. Requires upload() with the same
+  // Chooses the image set and the augmentation key of later batches, in stream order. Requires upload() with the same
   // images.
   void choose(const DeviceImages& images);
-  // Enqueues the gather of a batch from the selected images. The enqueued work does not depend on the selection, so a
-  // captured graph can replay it. `samples` and `x`, (rows,C,H,W) float32 in row-major order, are device memory.
+  // Enqueues the work that makes a batch of the chosen image set. The enqueued work does not depend on the choice, so a
+  // captured graph can replay it. `samples` (rows) and `x`, (rows,C,H,W) float32 in row-major order, are device memory.
   // Requires upload() with the same number of rows.
-  void gather(const std::int64_t* samples, std::int64_t rows, float* x);
+  void make_batch(const std::int64_t* samples, std::int64_t rows, float* x);
 
  private:
   struct ResidentSet {
@@ -35,13 +35,13 @@ class DeviceImageSets {
     std::unique_ptr<kernels::Buffer> bytes, statistics;
   };
   const ResidentSet* find(const ImageSet* set) const;
-  kernels::Op* gather_of(std::int64_t rows) const;
+  kernels::Op* op_for(std::int64_t rows) const;
 
   kernels::Context& context_;
   kernels::Stream& stream_;
   std::vector<ResidentSet> sets_;
   std::vector<std::pair<std::int64_t, std::unique_ptr<kernels::Op>>>
-      gathers_;  // by rows; all image sets have the model's image shape
+      ops_;  // by rows; all image sets have the model's image shape
   std::unique_ptr<kernels::Buffer> inputs_;
   kernels::GatherInputs chosen_{};  // current content of inputs_
 };

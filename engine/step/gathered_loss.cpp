@@ -58,8 +58,8 @@ void GatheredLoss::gather_logits(std::int64_t rows) {
   for (int r = 0; r < setup_.size(); ++r)
     part_bytes_[static_cast<std::size_t>(r)] = static_cast<std::size_t>(setup_.rows_of_shard(rows, r).size()) * row;
   if (rank == 0) reserve(rows);
-  worker_.io->gather(plan ? worker_.runner.address(0, plan->logits()) : nullptr, rank == 0 ? logits_->data() : nullptr,
-                     part_bytes_, 0, worker_.compute());
+  worker_.compute_communicator->gather(plan ? worker_.runner.address(0, plan->logits()) : nullptr,
+                                       rank == 0 ? logits_->data() : nullptr, part_bytes_, 0, worker_.compute());
 }
 
 void GatheredLoss::run(std::int64_t rows) {
@@ -80,8 +80,9 @@ void GatheredLoss::run(std::int64_t rows) {
         workspace_->data());
   }
   if (alone) return;
-  worker_.io->scatter(master ? grad_->data() : nullptr, plan ? worker_.runner.address(0, plan->logits_grad()) : nullptr,
-                      part_bytes_, 0, worker_.compute());
+  worker_.compute_communicator->scatter(master ? grad_->data() : nullptr,
+                                        plan ? worker_.runner.address(0, plan->logits_grad()) : nullptr, part_bytes_, 0,
+                                        worker_.compute());
 }
 
 }  // namespace dp::engine

@@ -182,7 +182,7 @@ void GradientSync::entries_ready(int entry) {
 void GradientSync::bucket_ready(std::size_t bucket) {
   ++next_;
   const Phase interrupted = replica_.clock.phase();
-  sum(bucket);
+  reduce_bucket(bucket);
   if (per_bucket_) update_bucket(bucket);
   replica_.clock.visit(interrupted);
 }
@@ -200,7 +200,7 @@ void GradientSync::enter(Phase phase, std::size_t bucket) {
                   type_ == DType::f64 ? static_cast<const void*>(&nan64) : &nan32, element_);
 }
 
-void GradientSync::sum(std::size_t bucket) {
+void GradientSync::reduce_bucket(std::size_t bucket) {
   if (communicator_) {
     replica_.compute().record(*gradients_done_);
     comm_->wait(*gradients_done_);
@@ -230,7 +230,7 @@ void GradientSync::update_bucket(std::size_t bucket) {
   const Range range = buckets_[bucket].range;
   if (mode_ == Reduce::master)
     communicator_->broadcast(replica_.arenas.value(range.begin), range.size(), type_, 0, *comm_);
-  if (mode_ == Reduce::sharded) gather(buckets_[bucket]);
+  if (mode_ == Reduce::sharded) all_gather_weights(buckets_[bucket]);
   for (const Cast& cast : casts_[bucket]) run(cast);
   if (bucket + 1 < buckets_.size()) return;
   comm_->record(*weights_arrived_);
@@ -242,7 +242,7 @@ bool GradientSync::arrives_low(const Bucket& bucket) const {
   return mode_ == Reduce::sharded && !keeps_values_ && vectors != 0 && bucket.range.begin >= vectors;
 }
 
-void GradientSync::gather(const Bucket& bucket) {
+void GradientSync::all_gather_weights(const Bucket& bucket) {
   const Range range = bucket.range;
   if (!arrives_low(bucket))
     return communicator_->all_gather(replica_.arenas.value(range.begin), range.size(), type_, *comm_);
@@ -264,17 +264,17 @@ void GradientSync::update(bool norm) {
 void GradientSync::compute_norm() {
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     norm_.sum_own(bucket, stream());
-    if (mode_ == Reduce::sharded && communicator_) share_partials(bucket);
+    if (mode_ == Reduce::sharded && communicator_) share_partials_of_bucket(bucket);
   }
   if (mode_ == Reduce::master && scaling_ && communicator_)  // every replica adapts its own copy of the scale
     communicator_->broadcast(norm_.partials(0), norm_.blocks(), DType::f64, 0, *comm_);
   else if (mode_ == Reduce::master && replica_.rank() != 0)
     return;
-  join_stages();
+  share_partials_of_stages();
   norm_.finish(stream());
 }
 
-void GradientSync::join_stages() {
+void GradientSync::share_partials_of_stages() {
   if (!stages_.communicator) return;
   const auto ranks = static_cast<std::size_t>(stages_.communicator->size());
   for (std::size_t rank = 0; rank < ranks; ++rank)
@@ -284,7 +284,7 @@ void GradientSync::join_stages() {
   stages_.communicator->broadcast(norm_.all_partials(), norm_.all_blocks(), DType::f64, 0, stream());
 }
 
-void GradientSync::share_partials(std::size_t bucket) {
+void GradientSync::share_partials_of_bucket(std::size_t bucket) {
   const Range range = buckets_[bucket].range;
   for (int rank = 0; rank < communicator_->size(); ++rank)
     partial_bytes_[static_cast<std::size_t>(rank)] =
@@ -320,15 +320,15 @@ void GradientSync::broadcast_weights() {
     communicator_->broadcast(replica_.arenas.values(), replica_.arenas.table().size(), type_, 0, *comm_);
   }
   if (cast_all_.op) run(cast_all_);
-  synchronize();
+  wait_until_idle();
 }
 
-void GradientSync::gather_values() {
+void GradientSync::all_gather_values() {
   if (!std::exchange(values_apart_, false)) return;
   for (const Bucket& bucket : buckets_)
     if (arrives_low(bucket))
       communicator_->all_gather(replica_.arenas.value(bucket.range.begin), bucket.range.size(), type_, *comm_);
-  synchronize();
+  wait_until_idle();
 }
 
 void GradientSync::broadcast_state() {
@@ -336,10 +336,10 @@ void GradientSync::broadcast_state() {
   for (int slot = 0; slot < slots_of(optimizer_.rule()); ++slot)
     communicator_->broadcast(optimizer_.state(static_cast<std::size_t>(slot), optimizer_.parts().front()),
                              replica_.arenas.table().size(), type_, 0, *comm_);
-  synchronize();
+  wait_until_idle();
 }
 
-void GradientSync::synchronize() {
+void GradientSync::wait_until_idle() {
   if (comm_) comm_->synchronize();
 }
 

@@ -2,8 +2,8 @@
 // update this replica's part, and sends the new weights to every replica. There is one GradientSync per replica. Its
 // work runs on a communication stream.
 //
-// With sharded updates and mixed precision, replicas gather the new weights in the type that layers read. This halves
-// the bytes. A replica then has only its own part of the full-precision values, until gather_values().
+// With sharded updates and mixed precision, the new weights are all-gathered in the type that layers read. This halves
+// the bytes. A replica then has only its own part of the full-precision values, until all_gather_values().
 #pragma once
 
 #include <memory>
@@ -95,8 +95,9 @@ class GradientSync {
   // Copies the master's weights to every replica, e.g. after a load, and updates the copy that layers read.
   void broadcast_weights();
   void broadcast_state();  // of the optimizer; only if every replica stores all of it (all_reduce)
-  void gather_values();    // gathers values that only their owners have updated
-  void synchronize();
+  // Gives every replica all full-precision values, if each has only its own part of them.
+  void all_gather_values();
+  void wait_until_idle();  // blocks this thread until the communication stream's work is done
 
  private:
   kernels::Stream& stream() { return communicator_ ? *comm_ : replica_.compute(); }
@@ -108,13 +109,13 @@ class GradientSync {
   Cast cast_of(kernels::Range range);
   void run(const Cast& cast);
   void enter(Phase phase, std::size_t bucket);
-  void sum(std::size_t bucket);
+  void reduce_bucket(std::size_t bucket);
   void update_bucket(std::size_t bucket);
   void compute_norm();
-  void share_partials(std::size_t bucket);
-  void join_stages();
+  void share_partials_of_bucket(std::size_t bucket);
+  void share_partials_of_stages();
   bool arrives_low(const Bucket& bucket) const;
-  void gather(const Bucket& bucket);
+  void all_gather_weights(const Bucket& bucket);
 
   Replica& replica_;
   std::unique_ptr<kernels::Communicator> communicator_;

@@ -23,7 +23,7 @@ constexpr double kFlopsPerByte = 10;
 template <typename F>
 void for_each_part(const ModelSetup& setup, const std::vector<Model>& parts, kernels::Context& context,
                    std::int64_t rows, F&& f) {
-  PlanOptions options = setup.plan_options(0, rows, /*training=*/true, /*accumulate=*/false, /*gathers=*/true);
+  PlanOptions options = setup.plan_options(0, rows, /*training=*/true, /*accumulate=*/false, /*gathers_logits=*/true);
   for (const Model& part : parts) {
     options.last = &part == &parts.back();
     const NormTable norms(part);
@@ -76,10 +76,10 @@ double balance_of(const std::vector<PieceCost>& costs, const std::vector<int>& c
 Stage::Stage(Model part, const DataParallelOptions& options) : model(std::move(part)), norms(model) {
   const int shards = shards_of(options);
   if (options.batch_norm == BatchNormMode::sync) {
-    forward_gathers = engine::forward_gathers(norms, shards);
-    backward_gathers = engine::backward_gathers(norms, shards);
+    forward_all_gathers = engine::forward_all_gathers(norms, shards);
+    backward_all_gathers = engine::backward_all_gathers(norms, shards);
   }
-  if (options.batch_norm == BatchNormMode::pooled) pooled_gathers = engine::forward_gathers(norms, shards);
+  if (options.batch_norm == BatchNormMode::pooled) pooled_all_gathers = engine::forward_all_gathers(norms, shards);
 }
 
 void ModelSetup::make_stages(kernels::Context& context, const OpenContext& open) {
@@ -93,11 +93,11 @@ void ModelSetup::make_stages(kernels::Context& context, const OpenContext& open)
     stage.table = std::make_unique<ParameterTable>(part, plan.parameter_layouts(), context.compute_type(),
                                                    bucket_granularity(options), vectors_first(options));
     stage.groups = std::make_unique<ParameterGroups>(options.parameter_groups, *stage.table);
-    if (stage.backward_gathers.empty()) return;
+    if (stage.backward_all_gathers.empty()) return;
     stage.ready_in_segment.resize(1);
     for (const PlanStep& step : plan.backward()) {
       if (step.ready_from >= 0) stage.ready_in_segment.back().push_back(step.ready_from);
-      if (step.gathers) stage.ready_in_segment.emplace_back();
+      if (step.ends_segment) stage.ready_in_segment.emplace_back();
     }
   });
 }
@@ -129,7 +129,7 @@ ReplicaOptions ModelSetup::replica_options(int rank, int stage_index) const {
                               .micro_batches;
     replica.lanes = recomputes(stage_index) ? 1 : in_flight;
     replica.saved_inputs = recomputes(stage_index) && stage_index > 0 ? in_flight : 0;
-  } else if (!stage(stage_index).forward_gathers.empty()) {
+  } else if (!stage(stage_index).forward_all_gathers.empty()) {
     replica.lanes = replica.local_shards;  // all shards run interleaved
   }
   return replica;

@@ -31,10 +31,10 @@ struct Stage {
   const NormTable norms;
   std::unique_ptr<ParameterTable> table;
   std::unique_ptr<ParameterGroups> groups;
-  std::vector<Gather> forward_gathers, backward_gathers;  // for training with synchronised normalisation
-  std::vector<Gather> pooled_gathers;                     // for pooled running statistics
-  // PlanStep::ready_from of each segment of backward, in order. Used by replicas without rows: the calls of the two
-  // communicators must have the same order on every device.
+  std::vector<AllGather> forward_all_gathers, backward_all_gathers;  // for training with synchronised normalisation
+  std::vector<AllGather> pooled_all_gathers;                         // for pooled running statistics
+  // PlanStep::ready_from of each segment of backward, in order. Replicas without rows use it, so that every device makes
+  // the calls of both communicators in the same order.
   std::vector<std::vector<int>> ready_in_segment;
 };
 
@@ -68,16 +68,17 @@ struct ModelSetup {
     return recompute == Recompute::stage || (recompute == Recompute::except_last && !is_last(stage));
   }
 
-  // The options of a stage's plan, without PlanOptions::input. `gathers`: the master gathers the logits, so
-  // the op that computes them must not compute the loss too. Failpoints also need them apart: one sets a logit to NaN.
-  PlanOptions plan_options(int stage, std::int64_t rows, bool training, bool accumulate, bool gathers) const {
+  // The options of a stage's plan, without PlanOptions::input. `gathers_logits`: the master gathers the logits of all
+  // replicas, so the op that computes them must not compute the loss too. Failpoints also need separate ops: one sets a
+  // logit to NaN.
+  PlanOptions plan_options(int stage, std::int64_t rows, bool training, bool accumulate, bool gathers_logits) const {
     return {.batch = rows,
             .training = training,
             .accumulate = accumulate,
             .dropout = options.dropout,
             .norm = options.batch_norm,
             .scales_loss = scales_loss(),
-            .joins_loss = training && !gathers && failpoints.empty(),
+            .joins_loss = training && !gathers_logits && failpoints.empty(),
             .shards = shards(),
             .last = is_last(stage),
             .split_backward = pipelined() && options.pipeline.schedule == PipelineSchedule::zero_bubble,

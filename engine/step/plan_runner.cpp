@@ -109,7 +109,7 @@ void PlanRunner::reserve(const Plan& plan) {
 void PlanRunner::place(int number, Item& item) const {
   const int shard = number % options_.local_shards;
   const auto at = [&](Space space) -> std::byte*& { return item.base[static_cast<std::size_t>(space)]; };
-  item.part = static_cast<std::size_t>(options_.rank * options_.local_shards + shard);
+  item.global_shard = static_cast<std::size_t>(options_.rank * options_.local_shards + shard);
   at(Space::value) = arenas_.values();
   at(Space::low_value) = arenas_.mixed() ? arenas_.low_value(0) : nullptr;
   at(Space::gradient) = arenas_.gradients() + static_cast<std::size_t>(shard) * arenas_.table().bytes();
@@ -167,8 +167,8 @@ void PlanRunner::reserve_copies(std::int64_t rows, bool resident) {
 void PlanRunner::make_images() {
   for (const Item& item : items_)
     if (item.made > 0)
-      image_sets_.gather(reinterpret_cast<const std::int64_t*>(item.inputs[2]), item.made,
-                         reinterpret_cast<float*>(item.inputs[0]));
+      image_sets_.make_batch(reinterpret_cast<const std::int64_t*>(item.inputs[2]), item.made,
+                             reinterpret_cast<float*>(item.inputs[0]));
 }
 
 void PlanRunner::bind(int number, const Plan* plan, const ShardInput& input) {

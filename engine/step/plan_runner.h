@@ -88,8 +88,8 @@ class PlanRunner {
   void run(int item, const std::vector<PlanStep>& steps) {
     for (const PlanStep& step : steps) enqueue(at(item), step);
   }
-  // The item's next segment of a pass: up to and including the next step that gathers, or to the end. Calls
-  // after(step) after each step.
+  // Runs the item's next segment of a pass: up to and including the next step with ends_segment, or to the end. `first`:
+  // begins the pass. Calls after(step) after each step.
   template <typename After>
   void run_segment(int item, const std::vector<PlanStep>& steps, bool first, After&& after) {
     Item& own = items_[static_cast<std::size_t>(item)];
@@ -98,7 +98,7 @@ class PlanRunner {
       const PlanStep& step = steps[own.next++];
       enqueue(own, step);
       after(step);
-      if (step.gathers) return;
+      if (step.ends_segment) return;
     }
   }
   // Call after enqueuing a step. Waits until the previous step is done, so that at most two minibatches are in use.
@@ -108,12 +108,12 @@ class PlanRunner {
   struct Item {
     const Plan* plan = nullptr;
     std::array<std::byte*, 3> inputs{};  // images, labels, samples
-    std::int64_t made = 0;               // rows that make_images() gathers
+    std::int64_t made = 0;               // rows whose images make_images() makes
     std::size_t next = 0;                // index of the next step in the running pass
     // Where the steps of its plan find their arguments.
     std::array<std::byte*, static_cast<std::size_t>(Space::count)> base{};
     std::byte* workspace = nullptr;
-    std::size_t part = 0;  // the shard's number among those of all replicas
+    std::size_t global_shard = 0;  // the shard's number among those of all replicas
   };
   struct Folded {
     std::unique_ptr<kernels::Buffer> memory;
@@ -122,7 +122,7 @@ class PlanRunner {
 
   const Item& at(int item) const { return items_[static_cast<std::size_t>(item)]; }
   static std::byte* address(const Item& item, const Ref& ref) {
-    return item.base[static_cast<std::size_t>(ref.space)] + ref.offset + ref.part_stride * item.part;
+    return item.base[static_cast<std::size_t>(ref.space)] + ref.offset + ref.shard_stride * item.global_shard;
   }
   void enqueue(const Item& item, const PlanStep& step);
   void place(int number, Item& item) const;  // sets its addresses

@@ -77,7 +77,7 @@ StepGraphs::StepGraphs(Team& team, std::string refusal, bool required)
   for (const auto& worker : team.workers) links_.push_back(team.ends_of_links(worker->number));
   if (!refusal_.empty()) return;
   const Worker& first = *team.workers.front();
-  const kernels::Communicator* const buckets = first.sync->communicator();
+  const kernels::Communicator* const buckets = first.gradient_sync->communicator();
   const auto& links = links_.front();
   joint_ = team.workers.size() > 1 &&
            ((buckets != nullptr && buckets->joins_graphs()) || (!links.empty() && links.front().link->joins_graphs()));
@@ -186,7 +186,7 @@ bool StepGraphs::attempt(F&& f) {
 }
 
 void StepGraphs::run_as_graph(Worker& worker, std::size_t part, const Work& work) {
-  worker.sync->wait_for_weights();
+  worker.gradient_sync->wait_for_weights();
   bool recorded = mode_ == Mode::launch;
   if (mode_ == Mode::record && !failed_.load(std::memory_order_relaxed)) {
     worker.clock.progress().advance();
@@ -195,8 +195,8 @@ void StepGraphs::run_as_graph(Worker& worker, std::size_t part, const Work& work
     reset_links(worker.number);
     if (!recorded) {
       failed_.store(true, std::memory_order_relaxed);
-      worker.sync->reset();
-      if (worker.io) worker.io->reset();
+      worker.gradient_sync->reset();
+      if (worker.compute_communicator) worker.compute_communicator->reset();
       barrier_.all();
     }
   }
@@ -214,7 +214,7 @@ bool StepGraphs::record_own(Worker& worker, std::size_t part, const Work& work) 
   bool well = barrier_.all(attempt([&] { recording.begin(); }));
   well = well && attempt([&] {
            work();
-           worker.sync->wait_for_weights();
+           worker.gradient_sync->wait_for_weights();
            graph = recording.end();
          });
   recording.drop();
@@ -237,7 +237,7 @@ bool StepGraphs::record_joint(Worker& worker, std::size_t part, const Work& work
     well = attempt([&] {
       if (!leads) compute.wait(*begun_);
       work();
-      worker.sync->wait_for_weights();
+      worker.gradient_sync->wait_for_weights();
       if (!leads) compute.record(*ready_[worker.number]);
     });
     if (!well) turn_.give_up();
@@ -257,8 +257,8 @@ bool StepGraphs::record_joint(Worker& worker, std::size_t part, const Work& work
 }
 
 void StepGraphs::take_turns(Worker& worker, kernels::CaptureTurn* turn) {
-  worker.sync->take_turns(turn);
-  if (worker.io) worker.io->take_turns(turn);
+  worker.gradient_sync->take_turns(turn);
+  if (worker.compute_communicator) worker.compute_communicator->take_turns(turn);
   for (const kernels::LinkEnd& end : links_[worker.number]) end.link->take_turns(end.end, turn);
 }
 

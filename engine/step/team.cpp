@@ -27,11 +27,11 @@ Team::~Team() {
   if (pool.failed()) await_devices();
   graphs.reset();
   for (const auto& worker : workers)
-    if (worker) worker->io.reset();
+    if (worker) worker->compute_communicator.reset();
   for (const auto& worker : workers)
-    if (worker && worker->sync) worker->sync->stop();
+    if (worker && worker->gradient_sync) worker->gradient_sync->stop();
   for (const auto& worker : workers)
-    if (worker) worker->sync.reset();
+    if (worker) worker->gradient_sync.reset();
   forward_links.clear();
   backward_links.clear();
   workers.clear();
@@ -62,7 +62,7 @@ void Team::finish() noexcept {
 
 void Team::wait_for_all() {
   on_workers([](Worker& worker) {
-    if (worker.sync) worker.sync->synchronize();
+    if (worker.gradient_sync) worker.gradient_sync->wait_until_idle();
     worker.compute().synchronize();
   });
 }

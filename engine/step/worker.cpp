@@ -38,24 +38,24 @@ Worker::Worker(Team& team, std::size_t own_number, std::unique_ptr<kernels::Cont
 }
 
 void Worker::train(const Batch& batch, const kernels::StepInputs& inputs, const UpdateKind& update) {
-  const bool gathers_loss = setup_.options.loss == LossAt::gathered;
+  const bool gathers_logits = setup_.options.loss == LossAt::gathered;
   clock.begin(team_.step);
-  sync->wait_for_weights();
+  gradient_sync->wait_for_weights();
   arenas.upload_inputs(inputs);
-  sync->optimizer().use(update);
-  sync->begin(team_.step, !setup_.update_needs_whole_gradient());
+  gradient_sync->optimizer().use(update);
+  gradient_sync->begin(team_.step, !setup_.update_needs_whole_gradient());
   if (setup_.pipelined()) {
     for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
       clock.progress().reach_micro_batch(micro * local_shards());
-      scatter(batch, setup_.micro_batch(batch.size(), micro), micro, /*training=*/true, /*gathers=*/false);
+      scatter(batch, setup_.micro_batch(batch.size(), micro), micro, /*training=*/true, /*gathers_logits=*/false);
     }
     team_.graphs->run(*this, 0, [&] { train_pipelined(); });
   } else {
     for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
       const Range rows = setup_.micro_batch(batch.size(), micro);
       clock.progress().reach_micro_batch(micro);
-      scatter(batch, rows, micro, /*training=*/true, gathers_loss);
-      if (gathers_loss) gathered_loss.upload_labels(batch, rows);
+      scatter(batch, rows, micro, /*training=*/true, gathers_logits);
+      if (gathers_logits) gathered_loss.upload_labels(batch, rows);
       team_.graphs->run(*this, static_cast<std::size_t>(micro), [&] { train_micro_batch(rows.size(), micro); });
     }
   }
@@ -104,7 +104,7 @@ void Worker::train_pipelined() {
 }
 
 // Sets the inputs of this replica's shards of a micro-batch. A shard without rows has no plan and computes nothing.
-void Worker::scatter(const Batch& batch, Range rows, int micro, bool training, bool gathers) {
+void Worker::scatter(const Batch& batch, Range rows, int micro, bool training, bool gathers_logits) {
   clock.enter(Phase::scatter);
   run_failpoints(Phase::scatter);
   const int first = setup_.pipelined() ? micro * local_shards() : 0;
@@ -112,7 +112,7 @@ void Worker::scatter(const Batch& batch, Range rows, int micro, bool training, b
     const Range own = setup_.rows_of(rows.size(), rank(), shard);
     const Plan* plan =
         own.size() > 0
-            ? &runner.plan(setup_.plan_options(stage(), own.size(), training, training && micro > 0, gathers))
+            ? &runner.plan(setup_.plan_options(stage(), own.size(), training, training && micro > 0, gathers_logits))
             : nullptr;
     runner.bind(first + shard, plan, input_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
   }
@@ -130,9 +130,10 @@ void Worker::forward(Items items, bool training) {
   if (training && plan != nullptr && saves_input())
     compute().copy(runner.saved_input(items.begin), runner.address(items.begin, plan->input().where),
                    plan->input().desc.layout.bytes);
-  static const std::vector<Gather> none;
+  static const std::vector<AllGather> none;
   run_pass(
-      items, &Plan::forward, training ? stage_.forward_gathers : none, [](int, const PlanStep&) {}, [](std::size_t) {});
+      items, &Plan::forward, training ? stage_.forward_all_gathers : none, [](int, const PlanStep&) {},
+      [](std::size_t) {});
   if (nan && plan != nullptr) plant_nan(items.begin, last_stage ? plan->logits() : plan->output().where);
   if (plan != nullptr && !last_stage) send(*team_.forward_links[number], plan->output(), items.begin);
   if (training && items.end % local_shards() == 0)  // after the last shard of a micro-batch
@@ -149,7 +150,7 @@ void Worker::forward_again(Items item) {
     compute().copy(runner.address(item.begin, plan->input().where), runner.saved_input(item.begin),
                    plan->input().desc.layout.bytes);
   run_pass(
-      item, &Plan::forward, stage_.forward_gathers, [](int, const PlanStep&) {}, [](std::size_t) {});
+      item, &Plan::forward, stage_.forward_all_gathers, [](int, const PlanStep&) {}, [](std::size_t) {});
   if (nan && plan != nullptr && setup_.is_last(stage())) plant_nan(item.begin, plan->logits());
   loss(item);
 }
@@ -161,11 +162,12 @@ void Worker::update_running_statistics(int first_item) {
   if (setup_.options.batch_norm == BatchNormMode::pooled) {
     for (int shard = 0; shard < local_shards(); ++shard)
       if (runner.plan_of(first_item + shard) == nullptr)
-        for (const Gather& moments : stage_.pooled_gathers) arenas.zero_part(moments, shard);
-    for (const Gather& moments : stage_.pooled_gathers)
+        for (const AllGather& moments : stage_.pooled_all_gathers) arenas.zero_statistic(moments, shard);
+    for (const AllGather& moments : stage_.pooled_all_gathers)
       if (setup_.size() > 1)
-        io->all_gather_parts(arenas.moments() + moments.offset,
-                             moments.part_bytes * static_cast<std::size_t>(local_shards()), compute());
+        compute_communicator->all_gather_parts(arenas.moments() + moments.offset,
+                                               moments.shard_bytes * static_cast<std::size_t>(local_shards()),
+                                               compute());
   }
   const Plan* plan = runner.plan_of(first_item);
   if (rank() == 0 && plan != nullptr) runner.run(first_item, plan->running());
@@ -199,35 +201,35 @@ void Worker::backward(Items items, bool accumulate, bool last, Work work) {
     for (int shard = working; shard < local_shards(); ++shard) arenas.zero_gradients(shard);
   const Plan* const plan = runner.plan_of(items.begin);
   const auto report = [&](int item, const PlanStep& step) {
-    if (last && item - first + 1 == working && step.ready_from >= 0) sync->entries_ready(step.ready_from);
+    if (last && item - first + 1 == working && step.ready_from >= 0) gradient_sync->entries_ready(step.ready_from);
   };
   if (work == Work::weight_gradient) {
-    static const std::vector<Gather> none;
+    static const std::vector<AllGather> none;
     run_pass(items, &Plan::weights, none, report, [](std::size_t) {});
   } else {
     if (plan != nullptr && !last_stage) receive(*team_.backward_links[number], plan->output_grad(), items.begin);
     if (nan && plan != nullptr) plant_nan(items.begin, last_stage ? plan->logits_grad() : plan->output_grad().where);
-    run_pass(items, &Plan::backward, stage_.backward_gathers, report, [&](std::size_t segment) {
+    run_pass(items, &Plan::backward, stage_.backward_all_gathers, report, [&](std::size_t segment) {
       if (!last || segment >= stage_.ready_in_segment.size()) return;
-      for (const int entry : stage_.ready_in_segment[segment]) sync->entries_ready(entry);
+      for (const int entry : stage_.ready_in_segment[segment]) gradient_sync->entries_ready(entry);
     });
     if (plan != nullptr && stage() > 0) send(*team_.backward_links[number - 1], plan->input_grad(), items.begin);
   }
   if (work != Work::input_gradient && last && items.end == first + local_shards())
-    sync->entries_ready(0);  // all buckets that are not reported yet
+    gradient_sync->entries_ready(0);  // all buckets that are not reported yet
 }
 
 // Updates the buckets that had to wait for the whole gradient, and the moving average. Call it after the last backward
 // pass of the step.
 void Worker::finish_update() {
   clock.enter(Phase::update);
-  if (setup_.update_needs_whole_gradient()) sync->update(/*norm=*/true);
+  if (setup_.update_needs_whole_gradient()) gradient_sync->update(/*norm=*/true);
   update_average();
 }
 
 void Worker::update_average() {
   if (average == nullptr) return;
-  sync->wait_for_weights();
+  gradient_sync->wait_for_weights();
   average->update();
 }
 
@@ -246,31 +248,31 @@ void Worker::receive(kernels::Link& link, const Border& border, int item) {
 
 // Runs a pass of the plans of some items. The pass is split into segments at each statistic that needs all shards. An
 // all-gather between replicas ends each segment but the last. after(item, step) runs after each step of a plan.
-// On a replica without rows, idle(segment) runs before each all-gather and at the end.
-template <typename After, typename Idle>
+// On a replica without rows, without_rows(segment) runs at the end of each segment, before the all-gather.
+template <typename After, typename WithoutRows>
 void Worker::run_pass(Items items, const std::vector<PlanStep>& (Plan::*pass)() const,
-                      const std::vector<Gather>& gathers, After&& after, Idle&& idle) {
-  for (std::size_t segment = 0; segment <= gathers.size(); ++segment) {
+                      const std::vector<AllGather>& all_gathers, After&& after, WithoutRows&& without_rows) {
+  for (std::size_t segment = 0; segment <= all_gathers.size(); ++segment) {
     for (int item = items.begin; item < items.end; ++item) {
       if (const Plan* plan = runner.plan_of(item))
         runner.run_segment(item, (plan->*pass)(), segment == 0, [&](const PlanStep& step) { after(item, step); });
-      else if (segment < gathers.size())
-        arenas.zero_part(gathers[segment], item % local_shards());
+      else if (segment < all_gathers.size())
+        arenas.zero_statistic(all_gathers[segment], item % local_shards());
     }
-    if (runner.plan_of(items.begin) == nullptr) idle(segment);
-    if (segment == gathers.size() || setup_.size() == 1) continue;
-    const std::size_t own = gathers[segment].part_bytes * static_cast<std::size_t>(local_shards());
-    io->all_gather_parts(arenas.moments() + gathers[segment].offset, own, compute());
+    if (runner.plan_of(items.begin) == nullptr) without_rows(segment);
+    if (segment == all_gathers.size() || setup_.size() == 1) continue;
+    const std::size_t own = all_gathers[segment].shard_bytes * static_cast<std::size_t>(local_shards());
+    compute_communicator->all_gather_parts(arenas.moments() + all_gathers[segment].offset, own, compute());
   }
 }
 
 void Worker::evaluate(const Batch& batch, const kernels::StepInputs& inputs) {
-  sync->wait_for_weights();
+  gradient_sync->wait_for_weights();
   arenas.upload_inputs(inputs);
   const int micro_batches = setup_.pipelined() ? setup_.options.grad_accum_steps : 1;
   const auto rows_of = [&](int micro) { return shard_of(batch.size(), micro, micro_batches, Split::balanced); };
   for (int micro = 0; micro < micro_batches; ++micro)
-    scatter(batch, rows_of(micro), micro, /*training=*/false, /*gathers=*/false);
+    scatter(batch, rows_of(micro), micro, /*training=*/false, /*gathers_logits=*/false);
   runner.make_images();
   const int together = setup_.pipelined() ? 1 : options.lanes;
   for (int micro = 0; micro < micro_batches; ++micro)
@@ -296,9 +298,9 @@ void Worker::evaluate(Items items, const Batch& batch, Range rows) {
 }
 
 void Worker::forward_alone(const Batch& batch, std::int64_t rows, bool training, const kernels::StepInputs& inputs) {
-  sync->wait_for_weights();
+  gradient_sync->wait_for_weights();
   arenas.upload_inputs(inputs);
-  scatter(batch, {0, rows}, /*micro=*/0, training, /*gathers=*/true);
+  scatter(batch, {0, rows}, /*micro=*/0, training, /*gathers_logits=*/true);
   forward(Items{0, 1}, training);
   gathered_loss.gather_logits(rows);
   context().flush();
@@ -306,7 +308,7 @@ void Worker::forward_alone(const Batch& batch, std::int64_t rows, bool training,
 }
 
 void Worker::backward_alone(const Tensor& logits_grad, std::int64_t rows) {
-  sync->begin(team_.step, /*per_bucket=*/false);
+  gradient_sync->begin(team_.step, /*per_bucket=*/false);
   const Range own = setup_.rows_of(rows, rank(), 0);
   if (const Plan* plan = runner.plan_of(0)) {
     const Tensor part = logits_grad.rows(own.begin, own.end);
@@ -314,16 +316,16 @@ void Worker::backward_alone(const Tensor& logits_grad, std::int64_t rows) {
   }
   backward(Items{0, 1}, /*accumulate=*/false, /*last=*/true);
   context().flush();
-  sync->synchronize();
+  gradient_sync->wait_until_idle();
   compute().synchronize();
 }
 
 void Worker::update_alone(const kernels::StepInputs& inputs, const UpdateKind& update) {
-  sync->wait_for_weights();
+  gradient_sync->wait_for_weights();
   arenas.upload_inputs(inputs);
-  sync->optimizer().use(update);
-  sync->begin(team_.step, /*per_bucket=*/false);
-  sync->update(setup_.update_needs_whole_gradient());
+  gradient_sync->optimizer().use(update);
+  gradient_sync->begin(team_.step, /*per_bucket=*/false);
+  gradient_sync->update(setup_.update_needs_whole_gradient());
   update_average();
   context().flush();
   check_finite();

@@ -42,8 +42,10 @@ class Worker : public Replica {
 
   const std::size_t number;
   // These are set while a DataParallel is made.
-  std::unique_ptr<kernels::Communicator> io;  // for all but gradients and weights; null for one replica
-  std::unique_ptr<GradientSync> sync;
+  // Collectives of the compute stream: statistics of batch normalisation, and logits. Null for one replica. The
+  // collectives of gradients and weights belong to gradient_sync, which has its own communicator.
+  std::unique_ptr<kernels::Communicator> compute_communicator;
+  std::unique_ptr<GradientSync> gradient_sync;
   GatheredLoss gathered_loss;
   std::unique_ptr<MovingAverage> average;  // null without ema_decay, and if this is not the master
   std::unique_ptr<LogitsStore> logits;     // null unless evaluations store logits
@@ -55,7 +57,7 @@ class Worker : public Replica {
 
   void train_micro_batch(std::int64_t rows, int micro);
   void train_pipelined();
-  void scatter(const Batch& batch, kernels::Range rows, int micro, bool training, bool gathers);
+  void scatter(const Batch& batch, kernels::Range rows, int micro, bool training, bool gathers_logits);
   void forward(Items items, bool training);
   void forward_again(Items item);
   void update_running_statistics(int first_item);
@@ -69,9 +71,9 @@ class Worker : public Replica {
   void receive(kernels::Link& link, const Border& border, int item);
   bool saves_input() const { return options.saved_inputs > 0; }
 
-  template <typename After, typename Idle>
-  void run_pass(Items items, const std::vector<PlanStep>& (Plan::*pass)() const, const std::vector<Gather>& gathers,
-                After&& after, Idle&& idle);
+  template <typename After, typename WithoutRows>
+  void run_pass(Items items, const std::vector<PlanStep>& (Plan::*pass)() const,
+                const std::vector<AllGather>& all_gathers, After&& after, WithoutRows&& without_rows);
   ShardInput input_of(const Batch& batch, kernels::Range rows) const;
   void check_finite();
   void plant_nan(int item, Ref place);

@@ -20,8 +20,9 @@ namespace dp::engine {
 
 // Plans and memory are prepared once for each kind of batch.
 struct BatchKind {
-  std::int64_t rows;       // of the batch, in this process
-  bool training, gathers;  // gathers: the master gathers the logits
+  std::int64_t rows;  // of the batch, in this process
+  bool training;
+  bool gathers_logits;  // the master gathers the logits of all replicas
   int micro_batches;
   std::shared_ptr<const ImageSet> set{};  // source of the images; null: host memory
   bool augment = false;                   // on the device, with `set`
@@ -40,7 +41,7 @@ void for_each_plan(const ModelSetup& setup, const BatchKind& batch, int rank, in
   for (int micro = 0; micro < batch.micro_batches; ++micro)
     for (int shard = 0; shard < setup.local_shards(); ++shard)
       if (const std::int64_t own = setup.rows_of(batch.micro_rows(micro), rank, shard).size(); own > 0)
-        f(setup.plan_options(stage, own, batch.training, batch.training && micro > 0, batch.gathers));
+        f(setup.plan_options(stage, own, batch.training, batch.training && micro > 0, batch.gathers_logits));
 }
 
 // The largest tensors that a stage sends to its neighbours and receives from them.

@@ -149,7 +149,7 @@ void Reservations::require_room(const std::vector<BatchKind>& batches, const std
                                 bool together) {
   std::vector<std::size_t> needs(team_.workers.size());
   by_stage([&](Worker& worker) {
-    const LocalOptimizer& local = worker.sync->optimizer();
+    const LocalOptimizer& local = worker.gradient_sync->optimizer();
     const std::size_t state = optimizer ? local.bytes_for(kind_of(*optimizer)) : 0;
     needs[worker.number] = missing(worker, batches) + added(local.held_bytes(), state);
   });
@@ -174,12 +174,12 @@ void Reservations::place(Worker& worker, const BatchKind& batch) {
     place_links(worker, worker.runner.plan(with_input(worker, plan)));
     if (resident && worker.stage() == 0) worker.runner.upload_images({batch.set, batch.augment}, plan.batch);
     worker.runner.reserve_copies(plan.batch, resident);
-    worker.context().reserve_copies(batch.gathers ? static_cast<std::size_t>(plan.batch) * row : 0);
+    worker.context().reserve_copies(batch.gathers_logits ? static_cast<std::size_t>(plan.batch) * row : 0);
   });
-  // Bytes of the largest call on io.
+  // Bytes of the largest call of compute_communicator.
   const Arenas::Sizes sizes = setup_.sizes_of(worker.rank(), worker.stage(), worker.context());
   std::size_t exchanged = sizes.buffers + sizes.moments;
-  for (int micro = 0; micro < batch.micro_batches && batch.gathers; ++micro) {
+  for (int micro = 0; micro < batch.micro_batches && batch.gathers_logits; ++micro) {
     const std::int64_t rows = batch.micro_rows(micro);
     if (rows == 0) continue;
     exchanged = std::max(exchanged, static_cast<std::size_t>(rows) * row);
@@ -188,7 +188,7 @@ void Reservations::place(Worker& worker, const BatchKind& batch) {
     worker.gathered_loss.reserve(rows);
     if (setup_.options.loss == LossAt::gathered) worker.gathered_loss.reserve_op(rows);
   }
-  if (worker.io) worker.io->reserve(exchanged);
+  if (worker.compute_communicator) worker.compute_communicator->reserve(exchanged);
 }
 
 void Reservations::place_links(Worker& worker, const Plan& plan) {

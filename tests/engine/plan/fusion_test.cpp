@@ -157,7 +157,7 @@ TEST_CASE("norm fusion: a normalisation that three layers read stays separate") 
   CHECK(neighbours_of(model, false)[1] == std::vector<int>{0, -1, -1, -1, -1});
 }
 
-TEST_CASE("norms: every field of the table, and the gathers of several shards") {
+TEST_CASE("norms: every field of the table, and the all-gathers of several shards") {
   ModelBuilder m("norms", Shape{2, 4, 4});
   auto x = m.conv2d("conv1", m.input(), {.out_channels = 3, .kernel = 1});
   x = m.batch_norm2d("bn1", x, {.eps = 1e-3, .momentum = 0.2});
@@ -177,13 +177,13 @@ TEST_CASE("norms: every field of the table, and the gathers of several shards") 
   CHECK(text_of(table.norm(0)) == "bn1 2 3 16 0.001 0.2 0 16 0 56 56 48");
   CHECK(text_of(table.norm(1)) == "bn2 4 20 9 0.0001 0.3 32 64 104 432 328 320");
 
-  const auto numbers = [](const std::vector<Gather>& gathers) {
+  const auto numbers = [](const std::vector<AllGather>& all_gathers) {
     std::vector<std::size_t> all;
-    for (const Gather& gather : gathers) all.insert(all.end(), {gather.offset, gather.part_bytes});
+    for (const AllGather& one : all_gathers) all.insert(all.end(), {one.offset, one.shard_bytes});
     return all;
   };
-  CHECK(numbers(forward_gathers(table, 3)) == std::vector<std::size_t>{0, 56, 312, 328});
-  CHECK(numbers(backward_gathers(table, 3)) == std::vector<std::size_t>{1296, 320, 168, 48});
+  CHECK(numbers(forward_all_gathers(table, 3)) == std::vector<std::size_t>{0, 56, 312, 328});
+  CHECK(numbers(backward_all_gathers(table, 3)) == std::vector<std::size_t>{1296, 320, 168, 48});
 }
 
 TEST_CASE("norms: the first normalisation with one value per image is found") {

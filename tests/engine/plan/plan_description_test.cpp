@@ -1,4 +1,4 @@
-// The text of --print-plan, and the gathers of a plan.
+// The text of --print-plan, and the all-gathers of a plan.
 #include <algorithm>
 #include <memory>
 

@@ -29,7 +29,7 @@ inline std::string place_text(const engine::Ref& ref) {
                                            "mom", "input", "labels", "samples", "step",   "results", "scale"};
   std::string text = kNames[static_cast<std::size_t>(ref.space)];
   if (ref.space > Space::none && ref.space < Space::input) text += std::to_string(ref.offset);
-  return ref.part_stride == 0 ? text : text + "/" + std::to_string(ref.part_stride);
+  return ref.shard_stride == 0 ? text : text + "/" + std::to_string(ref.shard_stride);
 }
 
 inline std::string table_of(const engine::Plan& plan) {
@@ -39,7 +39,7 @@ inline std::string table_of(const engine::Plan& plan) {
     for (const engine::PlanStep& step : steps) {
       text += " " + step.name + ":";
       for (int i = 0; i < step.arg_count; ++i) text += " " + place_text(step.args[static_cast<std::size_t>(i)]);
-      if (step.gathers) text += " gathers";
+      if (step.ends_segment) text += " ends segment";
       if (step.ready_from >= 0) text += " ready " + std::to_string(step.ready_from);
       text += "\n";
     }

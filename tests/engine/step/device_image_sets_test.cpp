@@ -1,4 +1,4 @@
-// Image sets on one device: what is allocated, what is rejected, and which bytes are gathered.
+// Image sets on one device: what is allocated, what is rejected, and which bytes a batch has.
 #include "engine/step/device_images.h"
 
 #include <cmath>
@@ -13,19 +13,19 @@ using namespace dp::test;
 
 namespace {
 
-struct Gatherer {
-  explicit Gatherer(bool discrete, DeviceKind kind = DeviceKind::cpu) {
+struct BatchMaker {
+  explicit BatchMaker(bool discrete, DeviceKind kind = DeviceKind::cpu) {
     kernels::ContextOptions options;
     options.discrete_memory = discrete;
     context = kernels::backend(kind).open({kind, 0}, options);
     stream = context->make_stream();
     sets.emplace(*context, *stream);
   }
-  std::vector<float> gather(const DeviceImages& images, const std::vector<std::int64_t>& samples) {
+  std::vector<float> make_batch(const DeviceImages& images, const std::vector<std::int64_t>& samples) {
     const auto rows = static_cast<std::int64_t>(samples.size());
     std::vector<float> x(static_cast<std::size_t>(images.set->images.shape().with_dim(0, rows).numel()));
     sets->choose(images);
-    sets->gather(samples.data(), rows, x.data());
+    sets->make_batch(samples.data(), rows, x.data());
     stream->synchronize();
     return x;
   }
@@ -54,7 +54,7 @@ std::string refusal(Change&& change) {
   ImageSet set = random_set({3, 2, 4, 4}, 1);
   change(set);
   try {
-    Gatherer(false).sets->upload(images_of(set), 1);
+    BatchMaker(false).sets->upload(images_of(set), 1);
   } catch (const Error& error) {
     CHECK(error.code() == ErrorCode::usage);
     return error.what();
@@ -66,13 +66,13 @@ std::string refusal(Change&& change) {
 
 TEST_CASE("image sets: pixels are normalised by the statistics of their channel, with two sets in turn") {
   for (const bool discrete : {false, true}) {
-    Gatherer gatherer(discrete);
+    BatchMaker maker(discrete);
     const DeviceImages first = images_of(random_set({4, 2, 3, 3}, 1)), second = images_of(random_set({5, 2, 3, 3}, 2));
-    gatherer.sets->upload(first, 2);
-    gatherer.sets->upload(second, 2);
+    maker.sets->upload(first, 2);
+    maker.sets->upload(second, 2);
     for (const DeviceImages* images : {&first, &second, &first}) {
       const std::vector<std::int64_t> samples{3, 1};
-      const std::vector<float> x = gatherer.gather(*images, samples);
+      const std::vector<float> x = maker.make_batch(*images, samples);
       const std::uint8_t* const bytes = images->set->images.data<std::uint8_t>();
       for (std::size_t i = 0; i < x.size(); ++i) {
         const std::size_t row = i / 18, channel = i % 18 / 9;
@@ -88,9 +88,9 @@ TEST_CASE("image sets: a set that is copied in several pieces arrives whole") {
   const DeviceImages images = images_of(random_set({5, 1, 1024, 1024}, 3));  // 5 MiB, in pieces of 4 MiB
   std::vector<std::vector<float>> found;
   for (const bool discrete : {false, true}) {
-    Gatherer gatherer(discrete);
-    gatherer.sets->upload(images, 1);
-    for (const std::int64_t sample : {0, 3, 4}) found.push_back(gatherer.gather(images, {sample}));
+    BatchMaker maker(discrete);
+    maker.sets->upload(images, 1);
+    for (const std::int64_t sample : {0, 3, 4}) found.push_back(maker.make_batch(images, {sample}));
   }
   for (std::size_t i = 0; i < 3; ++i) CHECK((found[i] == found[i + 3]));
   CHECK((found[1] != found[2]));
@@ -99,14 +99,14 @@ TEST_CASE("image sets: a set that is copied in several pieces arrives whole") {
 TEST_CASE("image sets: upload() allocates each set once, and its bytes only where the host's cannot be read") {
   constexpr std::size_t kInputs = sizeof(kernels::GatherInputs), kStatistics = 2 * 2 * sizeof(float);
   for (const bool discrete : {false, true}) {
-    Gatherer gatherer(discrete);
+    BatchMaker maker(discrete);
     const DeviceImages first = images_of(random_set({4, 2, 3, 3}, 1)), second = images_of(random_set({5, 2, 3, 3}, 2));
-    CHECK(gatherer.sets->upload(first, 2) == kInputs + kStatistics + (discrete ? 72 : 0));
-    CHECK(gatherer.sets->upload(first, 2) == 0);
-    CHECK(gatherer.sets->upload(first, 3) == 0);
-    CHECK(gatherer.sets->upload(second, 3) == kStatistics + (discrete ? 90 : 0));
+    CHECK(maker.sets->upload(first, 2) == kInputs + kStatistics + (discrete ? 72 : 0));
+    CHECK(maker.sets->upload(first, 2) == 0);
+    CHECK(maker.sets->upload(first, 3) == 0);
+    CHECK(maker.sets->upload(second, 3) == kStatistics + (discrete ? 90 : 0));
     // Ops of both numbers of rows exist.
-    const std::vector<float> two = gatherer.gather(first, {1, 2}), three = gatherer.gather(first, {1, 2, 0});
+    const std::vector<float> two = maker.make_batch(first, {1, 2}), three = maker.make_batch(first, {1, 2, 0});
     CHECK(std::equal(two.begin(), two.end(), three.begin()));
   }
 }
@@ -115,20 +115,20 @@ TEST_CASE("image sets: the selection follows augmentation, seed and epoch") {
   ImageSet set = random_set({2, 1, 16, 16}, 4);
   set.augmentation = {.padding = 4, .flip = true};
   DeviceImages images = images_of(set);
-  Gatherer gatherer(false);
-  gatherer.sets->upload(images, 2);
-  const auto gathered = [&](bool augment, std::uint64_t seed, std::uint64_t epoch) {
+  BatchMaker maker(false);
+  maker.sets->upload(images, 2);
+  const auto batch_of = [&](bool augment, std::uint64_t seed, std::uint64_t epoch) {
     images.augment = augment, images.seed = seed, images.epoch = epoch;
-    return gatherer.gather(images, {0, 1});
+    return maker.make_batch(images, {0, 1});
   };
-  const auto plain = gathered(false, 1, 1), base = gathered(true, 1, 1), seed = gathered(true, 2, 1),
-             epoch = gathered(true, 1, 2);
+  const auto plain = batch_of(false, 1, 1), base = batch_of(true, 1, 1), seed = batch_of(true, 2, 1),
+             epoch = batch_of(true, 1, 2);
   CHECK((base != plain));
   CHECK((seed != base));
   CHECK((epoch != base));
   CHECK((epoch != seed));
-  CHECK((gathered(true, 1, 1) == base));
-  CHECK((gathered(false, 2, 2) == plain));
+  CHECK((batch_of(true, 1, 1) == base));
+  CHECK((batch_of(false, 2, 2) == plain));
 }
 
 TEST_CASE("image sets: sets that cannot be normalised, padded or computed are rejected with the reason") {
@@ -145,6 +145,6 @@ TEST_CASE("image sets: sets that cannot be normalised, padded or computed are re
   CHECK(refusal([](ImageSet& set) { set.augmentation.padding = kMost + 1; }) == range);
   for (const float deviation : {0.0f, -1.0f, std::nanf("")})
     CHECK(refusal([&](ImageSet& set) { set.normalization.std[1] = deviation; }) == range);
-  CHECK_THROWS_WITH(Gatherer(false, DeviceKind::reference).sets->upload(images_of(random_set({1, 2, 4, 4}, 1)), 1),
+  CHECK_THROWS_WITH(BatchMaker(false, DeviceKind::reference).sets->upload(images_of(random_set({1, 2, 4, 4}, 1)), 1),
                     Catch::Contains(" does not support device-resident images; give it batches of images"));
 }

@@ -186,7 +186,7 @@ TEST_CASE("replica: the state of the loss scale is stored and read") {
   CHECK(replica->arenas.scaler()->scale == 8);
 }
 
-TEST_CASE("replica: gradients of one shard are zeroed, and statistics of one part") {
+TEST_CASE("replica: gradients of one shard are zeroed, and a statistic of one shard") {
   Single replica({.rank = 1, .local_shards = 2, .shards = 4});
   const std::size_t bytes = replica.table().bytes();
   for (const int shard : {0, 1}) {
@@ -196,15 +196,16 @@ TEST_CASE("replica: gradients of one shard are zeroed, and statistics of one par
       REQUIRE(std::to_integer<int>(replica->arenas.gradients()[i]) ==
               (static_cast<int>(i / bytes) == shard ? 0 : 0xff));
   }
-  // Moments (7 doubles) and sums (6) of four parts. This replica has the parts 2 and 3.
+  // Moments (7 doubles) and sums (6) of four shards. This replica has the shards 2 and 3.
   std::byte* const moments = replica->arenas.moments();
-  for (const Gather& gather : {forward_gathers(replica.norms(), 4)[0], backward_gathers(replica.norms(), 4)[0]})
+  for (const AllGather& all_gather :
+       {forward_all_gathers(replica.norms(), 4)[0], backward_all_gathers(replica.norms(), 4)[0]})
     for (const int shard : {0, 1}) {
       std::memset(moments, 0xff, replica.sizes().moments);
-      replica->arenas.zero_part(gather, shard);
-      const std::size_t begin = gather.offset + gather.part_bytes * static_cast<std::size_t>(2 + shard);
+      replica->arenas.zero_statistic(all_gather, shard);
+      const std::size_t begin = all_gather.offset + all_gather.shard_bytes * static_cast<std::size_t>(2 + shard);
       for (std::size_t i = 0; i < replica.sizes().moments; ++i) {
-        const bool zeroed = i >= begin && i < begin + gather.part_bytes;
+        const bool zeroed = i >= begin && i < begin + all_gather.shard_bytes;
         REQUIRE(std::to_integer<int>(moments[i]) == (zeroed ? 0 : 0xff));
       }
     }
@@ -225,13 +226,13 @@ TEST_CASE("replica: a failing step is named, and keeps its code and the other er
   CHECK(replica->clock.progress().layer() == &steps.front().name);
 }
 
-TEST_CASE("replica: a pass runs segment by segment, up to the next step that gathers") {
+TEST_CASE("replica: a pass runs segment by segment, up to the next step that ends one") {
   Single replica({.local_shards = 2, .shards = 2});
   std::vector<PlanStep> steps;
   std::vector<int> ran;
   for (int i = 0; i < 4; ++i) {
     steps.push_back(std::move(step_of([&ran, i] { ran.push_back(i); }).front()));
-    steps.back().gathers = i == 1;
+    steps.back().ends_segment = i == 1;
   }
   int followed = 0;
   const auto segment = [&](int item, bool first) {
