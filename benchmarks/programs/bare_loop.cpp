@@ -106,7 +106,7 @@ void BareLoop::train_step(const Batch& batch, const Sgd& sgd) {
 void BareLoop::run() {
   replica_->runner.make_images();
   replica_->runner.run(0, plan_->forward());
-  replica_->runner.run(0, plan_->running());
+  replica_->runner.run(0, plan_->running_statistics());
   replica_->runner.run(0, plan_->loss());
   replica_->runner.run(0, plan_->backward());
   update();

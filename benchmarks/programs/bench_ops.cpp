@@ -52,7 +52,7 @@ class Lab {
               options.amp) {
     omp_set_num_threads(options.threads);
     const dp::engine::Plan& plan = loop_.plan();
-    for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
+    for (const auto* stage : {&plan.forward(), &plan.running_statistics(), &plan.loss(), &plan.backward()})
       for (const dp::engine::PlanStep& step : *stage) add(step);
     update_case_ = cases_.size();
     cases_.push_back({dp::engine::update_work(loop_.parameter_count()), "update", 1});
@@ -127,7 +127,7 @@ class Lab {
     compute.trace(&ring_);
     ring_.recording = true;
     const std::size_t before = ring_.size() + ring_.dropped();
-    for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
+    for (const auto* stage : {&plan.forward(), &plan.running_statistics(), &plan.loss(), &plan.backward()})
       loop_.replica().runner.run(0, *stage);
     compute.detail(kUpdate);
     loop_.update();
@@ -155,7 +155,7 @@ class Lab {
     loop_.begin(batch_.front(), {.lr = 1e-9f, .momentum = 0.9f});
     loop_.replica().compute().synchronize();
     start = Clock::now();
-    for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward()})
+    for (const auto* stage : {&plan.forward(), &plan.running_statistics(), &plan.loss(), &plan.backward()})
       loop_.replica().runner.run_segment(0, *stage, /*first=*/true, after);
     loop_.update();
     stop(update_case_);

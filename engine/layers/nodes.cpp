@@ -247,8 +247,8 @@ std::vector<NormNeighbours> norm_neighbours(const std::vector<Node>& nodes, bool
 NormTable::NormTable(const Model& model) {
   constexpr std::int64_t kAlign = 16;
   const auto place = [this](std::int64_t channels) {
-    const std::int64_t at = buffer_size_;
-    buffer_size_ += (channels + kAlign - 1) / kAlign * kAlign;
+    const std::int64_t at = running_statistics_size_;
+    running_statistics_size_ += (channels + kAlign - 1) / kAlign * kAlign;
     return at;
   };
   for (const Node& node : fuse(model, /*dropout=*/false)) {

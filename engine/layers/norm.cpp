@@ -1,4 +1,4 @@
-// Batch normalisation: the statistics of this part, merging them with the other parts, and the steps that use them.
+// Batch normalisation: the statistics of a shard, their merge over all shards, and the steps that use them.
 #include "engine/layers/layers.h"
 
 namespace dp::engine {
@@ -58,7 +58,7 @@ void forward_folded(Planner& plan, const Node& conv, const Node& norm, const Pla
   // BatchNormFold keeps the layout of the weights. If the convolution reads another one, a second step reorders them.
   const Norm& own = plan.norms.norm(norm.norm);
   const auto running = [&](std::int64_t offset) -> Ref {
-    return {Space::buffer, static_cast<std::size_t>(offset) * size_of(plan.context.compute_type())};
+    return {Space::running_statistics, static_cast<std::size_t>(offset) * size_of(plan.context.compute_type())};
   };
   const PlanValue kept = plan.layer_weights(conv.weight);
   const PlanValue folded = kept.desc.layout == weight.desc.layout ? weight : plan.new_value(kept.desc);
@@ -93,8 +93,8 @@ void forward_norm(Planner& plan, const Node& node, const PlanValue& x, NodeResul
   const bool taken = node.inputs[0] >= 0 && takes_moments(plan, plan.nodes[index(node.inputs[0])]);
   if (!taken || sync) result.saved = plan.new_doubles(1 + 2 * norm.channels);
   const std::size_t element = size_of(plan.context.compute_type());
-  const Ref mean{Space::buffer, static_cast<std::size_t>(norm.mean) * element},
-      variance{Space::buffer, static_cast<std::size_t>(norm.variance) * element};
+  const Ref mean{Space::running_statistics, static_cast<std::size_t>(norm.mean) * element},
+      variance{Space::running_statistics, static_cast<std::size_t>(norm.variance) * element};
   if (plan.options.training) {
     if (!taken) {
       plan.add(steps, node.name, "moments", plan.make(BatchNormMoments{result.x.desc, plan.eps_of_shard(norm)}),
@@ -137,8 +137,8 @@ void update_running_statistics(Planner& plan) {
                            static_cast<std::int64_t>(plan.statistics.of_all(norm.moments).offset / sizeof(double)),
                            norm.mean, norm.variance});
   }
-  plan.add(plan.running, "running", "statistics", plan.make(track),
-           {.moments = {Space::moments}, .running = {Space::buffer}});
+  plan.add(plan.running_statistics, "running", "statistics", plan.make(track),
+           {.moments = {Space::moments}, .running = {Space::running_statistics}});
 }
 
 void backward_norm(Planner& plan, const Node& node, const NodeResult& result, std::vector<NodeGradient> gradients) {

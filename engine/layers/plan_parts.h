@@ -20,7 +20,7 @@ enum class Space : std::uint8_t {
   low_value,  // mixed precision: values in the activation type
   folded,     // evaluation: the plan's own weights and biases of convolutions with a folded normalisation
   gradient,
-  buffer,   // running statistics
+  running_statistics,
   moments,  // batch statistics of all shards
   input,
   labels,
@@ -70,7 +70,7 @@ struct PlanOptions {
   // loss.
   std::optional<kernels::TensorDesc> input{};
   bool last = true;
-  // The weight gradients of convolutions and linear layers are computed by weights(), not by backward().
+  // The weight gradients of convolutions and linear layers are computed by weight_gradients(), not by backward().
   bool split_backward = false;
   bool folds_norms = false;  // evaluation: folds batch normalisations into the convolutions before them
 };
@@ -84,7 +84,7 @@ struct Border {
 // What a plan consists of. The accessors of Plan say what each part is.
 struct PlanParts {
   PlanOptions options;
-  std::vector<PlanStep> fold{}, forward{}, loss{}, backward{}, weights{}, running{};
+  std::vector<PlanStep> fold{}, forward{}, loss{}, backward{}, weight_gradients{}, running_statistics{};
   Ref logits{}, logits_grad{};
   Border input{}, input_grad{}, output{}, output_grad{};
   std::size_t arena_bytes = 0, workspace_bytes = 0, folded_bytes = 0;

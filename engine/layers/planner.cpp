@@ -144,7 +144,7 @@ void PlanDraft::place_buffers() {
   const auto resolve = [&](Ref& ref) {
     if (ref.space == Space::activation) ref.offset = buffers[ref.offset].offset;
   };
-  for (PlanSteps* steps : {&fold, &forward, &loss, &backward, &weights, &running})
+  for (PlanSteps* steps : {&fold, &forward, &loss, &backward, &weight_gradients, &running_statistics})
     for (PlanStep& step : *steps)
       for (Ref& ref : step.args) resolve(ref);
   for (Ref* ref : {&logits, &logits_grad, &input.where, &input_grad.where, &output.where, &output_grad.where})
@@ -249,7 +249,7 @@ void PlanGradients::end() {
     constexpr int kEnd = std::numeric_limits<int>::max();
     plan_.input_grad = plan_.border(sum(input, result, std::move(of_input_)).value, kEnd);
   }
-  steps_ = &plan_.weights;
+  steps_ = &plan_.weight_gradients;
   for (const auto& add_gradients : later_) add_gradients();
 }
 

@@ -101,7 +101,7 @@ void DataParallel::evaluate(const Batch& batch) {
   s.forward_rows = 0;
   s.reserve(engine::evaluated_batch(batch.size(), batch.resident, s.setup.options));
   s.team.graphs->evaluated(batch.global_size(), batch.resident.set != nullptr);
-  s.state_dict.broadcast_buffers();
+  s.state_dict.broadcast_running_statistics();
   const kernels::StepInputs inputs = s.step_inputs(batch.global_size());
   s.team.on_workers([&](Worker& worker) { worker.evaluate(batch, inputs); });
 }
@@ -171,7 +171,7 @@ void DataParallel::swap_average() {
   s.team.wait_for_all();
   s.team.on_master([](Worker& master) { master.average->swap(); });
   s.state_dict.broadcast_weights();
-  s.state_dict.buffers_changed();
+  s.state_dict.running_statistics_changed();
 }
 
 std::vector<NamedTensor> DataParallel::average_weights() {

@@ -132,8 +132,8 @@ DataParallel::State::State(const Model& model, ResolvedOptions resolved)
   set_initial_weights();
   if (!options.ema_decay) return;
   team.on_master([&](engine::Worker& master) {
-    master.average = std::make_unique<engine::MovingAverage>(master, *options.ema_decay,
-                                                             setup.stage(master.stage()).norms.buffer_size());
+    master.average = std::make_unique<engine::MovingAverage>(
+        master, *options.ema_decay, setup.stage(master.stage()).norms.running_statistics_size());
     master.average->restart();
   });
 }

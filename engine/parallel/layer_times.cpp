@@ -18,8 +18,9 @@ class Collector {
  public:
   Collector(const PlanRunner& runner, const kernels::Rates& rates) : rates_(rates) {
     for (const auto& plan : runner.plans())
-      for (const auto* stage : {&plan->forward(), &plan->running(), &plan->loss(), &plan->backward(), &plan->weights()})
-        for (const PlanStep& step : *stage) steps_[layer_detail(step.name)] = &step;
+      for (const auto* pass :
+           {&plan->forward(), &plan->running_statistics(), &plan->loss(), &plan->backward(), &plan->weight_gradients()})
+        for (const PlanStep& step : *pass) steps_[layer_detail(step.name)] = &step;
   }
 
   void add(const kernels::TraceRing& ring) {

@@ -69,7 +69,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   if (training && begun) end_step();
   std::size_t offset = 0;
   reserve({rows, training, /*gathers_logits=*/true, /*micro_batches=*/1});
-  if (!training) state_dict.broadcast_buffers();
+  if (!training) state_dict.broadcast_running_statistics();
   const kernels::StepInputs inputs = step_inputs(rows);
   team.on_workers([&](engine::Worker& worker) {
     worker.forward_alone(batch, rows, training, inputs);

@@ -55,8 +55,9 @@ double floor_of(const OpWork& work, const kernels::Rates& rates) {
 
 double floor_of(const Plan& plan, const kernels::Rates& rates) {
   double seconds = 0;
-  for (const auto* stage : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward(), &plan.weights()})
-    for (const PlanStep& step : *stage) seconds += floor_of(work_of(step), rates);
+  for (const auto* pass :
+       {&plan.forward(), &plan.running_statistics(), &plan.loss(), &plan.backward(), &plan.weight_gradients()})
+    for (const PlanStep& step : *pass) seconds += floor_of(work_of(step), rates);
   return seconds;
 }
 

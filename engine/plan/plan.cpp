@@ -170,19 +170,20 @@ std::vector<AllGather> backward_all_gathers(const NormTable& norms, int shards) 
 }
 
 std::string Plan::describe(const KernelsOf& kernels_of) const {
-  std::string text = fmt::format(
-      "plan for {} rows, {}: {} steps, activations {:.1f} MiB, workspace {:.1f} MiB, {} reorders\n",
-      parts_.options.batch, parts_.options.training ? "training" : "evaluation",
-      parts_.fold.size() + parts_.forward.size() + parts_.loss.size() + parts_.backward.size() + parts_.weights.size(),
-      static_cast<double>(parts_.arena_bytes) / (1 << 20), static_cast<double>(parts_.workspace_bytes) / (1 << 20),
-      parts_.reorders);
+  std::string text =
+      fmt::format("plan for {} rows, {}: {} steps, activations {:.1f} MiB, workspace {:.1f} MiB, {} reorders\n",
+                  parts_.options.batch, parts_.options.training ? "training" : "evaluation",
+                  parts_.fold.size() + parts_.forward.size() + parts_.loss.size() + parts_.backward.size() +
+                      parts_.weight_gradients.size(),
+                  static_cast<double>(parts_.arena_bytes) / (1 << 20),
+                  static_cast<double>(parts_.workspace_bytes) / (1 << 20), parts_.reorders);
   KernelCounts counts;
   describe_steps(text, "folded weights, once per update", parts_.fold, kernels_of, counts);
   describe_steps(text, "forward", parts_.forward, kernels_of, counts);
   describe_steps(text, "loss", parts_.loss, kernels_of, counts);
   describe_steps(text, "backward", parts_.backward, kernels_of, counts);
-  describe_steps(text, "weight gradients", parts_.weights, kernels_of, counts);
-  describe_steps(text, "running statistics", parts_.running, kernels_of, counts);
+  describe_steps(text, "weight gradients", parts_.weight_gradients, kernels_of, counts);
+  describe_steps(text, "running statistics", parts_.running_statistics, kernels_of, counts);
   if (counts.empty()) return text;
   int all = 0;
   for (const auto& [name, count] : counts) all += count;

@@ -28,11 +28,10 @@ class Plan {
   const std::vector<PlanStep>& forward() const { return parts_.forward; }
   const std::vector<PlanStep>& loss() const { return parts_.loss; }  // cross-entropy of this replica's rows
   const std::vector<PlanStep>& backward() const { return parts_.backward; }
-  const std::vector<PlanStep>& weights() const {
-    return parts_.weights;
-  }  // after backward(), with options().split_backward
+  // With options().split_backward: the gradients of weights, after backward().
+  const std::vector<PlanStep>& weight_gradients() const { return parts_.weight_gradients; }
   // Updates the running statistics from the batch statistics of this step. Only the master runs it, for its first shard.
-  const std::vector<PlanStep>& running() const { return parts_.running; }
+  const std::vector<PlanStep>& running_statistics() const { return parts_.running_statistics; }
   Ref logits() const { return parts_.logits; }  // row-major (batch, classes), compute type; valid until backward starts
   Ref logits_grad() const { return parts_.logits_grad; }  // same shape; input of backward
   // A stage of a pipeline. Before forward(), input() must hold the output() of the stage before this one. After it,

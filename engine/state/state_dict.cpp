@@ -16,7 +16,7 @@ void multiply(Tensor& tensor, double factor) {
 
 bool is_counter(const BufferSpec& buffer) { return buffer.kind == BufferKind::num_batches_tracked; }
 
-// Offset in the buffer arena, in elements.
+// Offset in the arena of running statistics, in elements.
 std::int64_t place_of(const NormTable& norms, const BufferSpec& buffer) {
   for (int i = 0; i < norms.count(); ++i) {
     const Norm& norm = norms.norm(i);
@@ -157,7 +157,7 @@ void StateDict::set_weights(const Tensors& tensors) {
   });
   for (const FoundBuffer& one : found.buffers)
     if (is_counter(*one.buffer)) batches_tracked_ = *one.tensor.data<std::int64_t>();
-  buffers_behind_ = true;
+  statistics_outdated_ = true;
   broadcast_weights();
 }
 
@@ -203,13 +203,13 @@ void StateDict::all_gather_values() {
   });
 }
 
-void StateDict::broadcast_buffers() {
-  if (!std::exchange(buffers_behind_, false) || setup_.model.buffers().empty() || setup_.size() == 1) return;
+void StateDict::broadcast_running_statistics() {
+  if (!std::exchange(statistics_outdated_, false) || setup_.model.buffers().empty() || setup_.size() == 1) return;
   team_.on_workers([&](Worker& worker) {
     const NormTable& norms = setup_.stage(worker.stage()).norms;
     if (norms.count() == 0) return;
-    worker.compute_communicator->broadcast(worker.arenas.buffers(), norms.buffer_size(), setup_.type(), 0,
-                                           worker.compute());
+    worker.compute_communicator->broadcast(worker.arenas.running_statistics(), norms.running_statistics_size(),
+                                           setup_.type(), 0, worker.compute());
     worker.context().flush();
   });
 }
@@ -230,7 +230,7 @@ std::optional<StateDict::FoundBuffer> StateDict::find_buffer(const std::string& 
 void StateDict::import_buffer(Worker& first, const BufferSpec& buffer, const Tensor& tensor) {
   const std::size_t offset =
       static_cast<std::size_t>(place_of(setup_.stage(first.stage()).norms, buffer)) * setup_.element_bytes();
-  first.compute().copy(first.arenas.buffers() + offset, tensor.raw(), tensor.bytes());
+  first.compute().copy(first.arenas.running_statistics() + offset, tensor.raw(), tensor.bytes());
   first.compute().synchronize();
 }
 
@@ -243,7 +243,7 @@ StateDict::Tensors StateDict::export_buffers(Worker& first) {
       *tensor.data<std::int64_t>() = batches_tracked_;
     } else {
       const std::size_t offset = static_cast<std::size_t>(place_of(stage.norms, buffer)) * setup_.element_bytes();
-      first.compute().download(tensor.raw(), first.arenas.buffers() + offset, tensor.bytes());
+      first.compute().download(tensor.raw(), first.arenas.running_statistics() + offset, tensor.bytes());
     }
     tensors.emplace_back(buffer.name, std::move(tensor));
   }

@@ -18,7 +18,7 @@ class StateDict {
 
   explicit StateDict(Team& team) : team_(team), setup_(team.setup) {}
 
-  Tensors weights();    // parameters and running statistics: each layer's parameters, then its buffers
+  Tensors weights();    // each layer's parameters, then its buffers (see BufferSpec): running statistics and a counter
   Tensors gradients();  // of the last backward, without the loss scale
   Tensors optimizer_slot(std::size_t slot);
   // Tensors that are not named keep their values; other types are converted. Error(data) for an unknown name or another
@@ -30,10 +30,10 @@ class StateDict {
   // Sends the first replica's weights to the others, after they were changed in place.
   void broadcast_weights();
 
-  // Running statistics: the master updates them, and sends them to the others before they are used.
-  void trained(std::int64_t batches) { batches_tracked_ += batches, buffers_behind_ = true; }
-  void buffers_changed() { buffers_behind_ = true; }
-  void broadcast_buffers();
+  // Running statistics: the master updates them. The other replicas receive them when they need them.
+  void trained(std::int64_t batches) { batches_tracked_ += batches, statistics_outdated_ = true; }
+  void running_statistics_changed() { statistics_outdated_ = true; }
+  void broadcast_running_statistics();
   std::int64_t batches_tracked() const { return batches_tracked_; }
   void set_batches_tracked(std::int64_t batches) { batches_tracked_ = batches; }
 
@@ -76,7 +76,7 @@ class StateDict {
   Team& team_;
   const ModelSetup& setup_;
   std::int64_t batches_tracked_ = 0;  // training forwards included in the running statistics
-  bool buffers_behind_ = false;       // only the master's running statistics are up to date
+  bool statistics_outdated_ = false;  // running statistics, on all replicas but the master
 };
 
 }  // namespace dp::engine

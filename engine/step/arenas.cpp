@@ -21,7 +21,7 @@ Arenas::Arenas(OpenDevice& device, const ParameterTable& table, const NormTable&
     set_scaler({});
   }
   if (norms.count() > 0) {
-    buffers_ = device.allocate(bytes.buffers, &MemoryUse::statistics);
+    running_statistics_ = device.allocate(bytes.running_statistics, &MemoryUse::statistics);
     moments_ = device.allocate(bytes.moments, &MemoryUse::statistics);
     const auto clear = [&](std::size_t bytes_of_shard) {
       clear_statistic_.emplace_back(bytes_of_shard, context.make_op(kernels::Fill{bytes_of_shard}));
@@ -41,7 +41,7 @@ Arenas::Sizes Arenas::sizes(const ParameterTable& table, const NormTable& norms,
   if (low != context.compute_type())
     sizes.low_values = static_cast<std::size_t>(table.size()) * context.element_bytes(low);
   sizes.gradients = table.bytes() * local_shards;
-  sizes.buffers = static_cast<std::size_t>(norms.buffer_size()) * size_of(table.type());
+  sizes.running_statistics = static_cast<std::size_t>(norms.running_statistics_size()) * size_of(table.type());
   sizes.moments = norms.moments_bytes() * static_cast<std::size_t>(options.shards);
   sizes.inputs = sizeof(kernels::StepInputs);
   sizes.results = sizeof(kernels::StepResults) * local_shards;
@@ -53,7 +53,7 @@ MemoryUse Arenas::Sizes::use() const {
   MemoryUse use;
   use.weights = values + low_values;
   use.gradients = gradients;
-  use.statistics = buffers + moments;
+  use.statistics = running_statistics + moments;
   use.other = inputs + results + scaler;
   return use;
 }

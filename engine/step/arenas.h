@@ -1,5 +1,5 @@
-// The arenas of one replica: weights, gradients and running statistics at the same offsets on every replica, and the
-// numbers of a step. They exist as long as the DataParallel.
+// The arenas of one replica: weights, gradients, running statistics and moments, at the same offsets on every replica;
+// also the inputs and results of a step. They exist as long as the DataParallel.
 #pragma once
 
 #include <memory>
@@ -29,7 +29,7 @@ class Arenas {
   // Bytes of each buffer; 0: none. The estimate of memory reads them too.
   struct Sizes {
     std::size_t values = 0, low_values = 0, gradients = 0;  // low: in the activation type, with mixed precision
-    std::size_t buffers = 0, moments = 0;                   // of batch normalisation
+    std::size_t running_statistics = 0, moments = 0;        // of batch normalisation
     std::size_t inputs = 0, results = 0, scaler = 0;
 
     MemoryUse use() const;
@@ -46,7 +46,7 @@ class Arenas {
   std::byte* gradients() const { return begin_of(gradients_); }  // of shard 0; shards 1, 2, ... follow
   std::byte* value(std::int64_t element) const { return values() + bytes_of(element); }
   std::byte* gradient(std::int64_t element) const { return gradients() + bytes_of(element); }
-  std::byte* buffers() const { return begin_of(buffers_); }
+  std::byte* running_statistics() const { return begin_of(running_statistics_); }
   std::byte* moments() const { return begin_of(moments_); }
   // Mixed precision: layers read copies of the values in the activation type, in an arena with the same element order.
   bool mixed() const { return low_values_ != nullptr; }
@@ -82,7 +82,8 @@ class Arenas {
   OpenDevice& device_;
   const ParameterTable& table_;
   const ReplicaOptions& options_;
-  std::unique_ptr<kernels::Buffer> values_, gradients_, inputs_, results_, low_values_, scaler_, buffers_, moments_;
+  std::unique_ptr<kernels::Buffer> values_, gradients_, inputs_, results_, low_values_, scaler_, running_statistics_,
+      moments_;
   std::unique_ptr<kernels::Op> clear_gradients_;
   std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_statistic_;  // by AllGather::shard_bytes
 };

@@ -4,22 +4,22 @@
 
 namespace dp::engine {
 
-MovingAverage::MovingAverage(Replica& master, double decay, std::int64_t buffer_elements)
+MovingAverage::MovingAverage(Replica& master, double decay, std::int64_t statistics_elements)
     : master_(master),
       decay_(decay),
       value_bytes_(master.arenas.table().bytes()),
-      buffer_bytes_(static_cast<std::size_t>(buffer_elements) * size_of(master.arenas.table().type())) {
+      statistics_bytes_(static_cast<std::size_t>(statistics_elements) * size_of(master.arenas.table().type())) {
   values_ = master.device.allocate(value_bytes_, &MemoryUse::average);
   update_values_ = master.context().make_op(kernels::MovingAverage{master.arenas.table().size()});
-  if (buffer_elements == 0) return;
-  buffers_ = master.device.allocate(buffer_bytes_, &MemoryUse::average);
-  update_buffers_ = master.context().make_op(kernels::MovingAverage{buffer_elements});
+  if (statistics_elements == 0) return;
+  statistics_ = master.device.allocate(statistics_bytes_, &MemoryUse::average);
+  update_statistics_ = master.context().make_op(kernels::MovingAverage{statistics_elements});
 }
 
 void MovingAverage::restart() {
   updates_ = 0;
   master_.compute().copy(values_->data(), master_.arenas.values(), value_bytes_);
-  if (buffers_) master_.compute().copy(buffers_->data(), master_.arenas.buffers(), buffer_bytes_);
+  if (statistics_) master_.compute().copy(statistics_->data(), master_.arenas.running_statistics(), statistics_bytes_);
   master_.compute().synchronize();
 }
 
@@ -27,10 +27,10 @@ void MovingAverage::update() {
   kernels::run_op<kernels::MovingAverage>(
       *update_values_, master_.compute(),
       {.x = master_.arenas.values(), .average = values_->data(), .inputs = master_.arenas.inputs()});
-  if (buffers_)
+  if (statistics_)
     kernels::run_op<kernels::MovingAverage>(
-        *update_buffers_, master_.compute(),
-        {.x = master_.arenas.buffers(), .average = buffers_->data(), .inputs = master_.arenas.inputs()});
+        *update_statistics_, master_.compute(),
+        {.x = master_.arenas.running_statistics(), .average = statistics_->data(), .inputs = master_.arenas.inputs()});
 }
 
 double MovingAverage::next_share() const {
@@ -47,7 +47,7 @@ void MovingAverage::swap() {
     master_.compute().synchronize();
   };
   swap(master_.arenas.values(), *values_, value_bytes_);
-  if (buffers_) swap(master_.arenas.buffers(), *buffers_, buffer_bytes_);
+  if (statistics_) swap(master_.arenas.running_statistics(), *statistics_, statistics_bytes_);
 }
 
 }  // namespace dp::engine

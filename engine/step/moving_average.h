@@ -15,9 +15,10 @@ namespace dp::engine {
 class MovingAverage {
  public:
   // Bytes of the average of these values and running statistics.
-  static std::size_t bytes(const Arenas::Sizes& sizes) { return sizes.values + sizes.buffers; }
-  // Allocates on the master, which must outlive this object. `buffer_elements`: number of running statistics; may be 0.
-  MovingAverage(Replica& master, double decay, std::int64_t buffer_elements);
+  static std::size_t bytes(const Arenas::Sizes& sizes) { return sizes.values + sizes.running_statistics; }
+  // Allocates on the master, which must outlive this object. `statistics_elements`: elements of the running statistics;
+  // may be 0.
+  MovingAverage(Replica& master, double decay, std::int64_t statistics_elements);
 
   void restart();  // sets the average to the current values, without updates; waits for the device
   void update();   // enqueues one update on the compute stream, with StepInputs::average_share of the step
@@ -32,10 +33,11 @@ class MovingAverage {
  private:
   Replica& master_;
   const double decay_;
-  const std::size_t value_bytes_, buffer_bytes_;
+  const std::size_t value_bytes_, statistics_bytes_;
   std::int64_t updates_ = 0;
-  std::unique_ptr<kernels::Buffer> values_, buffers_;
-  std::unique_ptr<kernels::Op> update_values_, update_buffers_;  // update_buffers_: null without running statistics
+  std::unique_ptr<kernels::Buffer> values_, statistics_;
+  std::unique_ptr<kernels::Op> update_values_;
+  std::unique_ptr<kernels::Op> update_statistics_;  // null without running statistics
 };
 
 }  // namespace dp::engine

@@ -113,7 +113,7 @@ void PlanRunner::place(int number, Item& item) const {
   at(Space::value) = arenas_.values();
   at(Space::low_value) = arenas_.mixed() ? arenas_.low_value(0) : nullptr;
   at(Space::gradient) = arenas_.gradients() + static_cast<std::size_t>(shard) * arenas_.table().bytes();
-  at(Space::buffer) = arenas_.buffers();
+  at(Space::running_statistics) = arenas_.running_statistics();
   at(Space::moments) = arenas_.moments();
   at(Space::input) = item.inputs[0];
   at(Space::labels) = item.inputs[1];

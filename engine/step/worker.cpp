@@ -170,7 +170,7 @@ void Worker::update_running_statistics(int first_item) {
                                                compute());
   }
   const Plan* plan = runner.plan_of(first_item);
-  if (rank() == 0 && plan != nullptr) runner.run(first_item, plan->running());
+  if (rank() == 0 && plan != nullptr) runner.run(first_item, plan->running_statistics());
 }
 
 // Only the last stage computes the loss.
@@ -205,7 +205,7 @@ void Worker::backward(Items items, bool accumulate, bool last, Work work) {
   };
   if (work == Work::weight_gradient) {
     static const std::vector<AllGather> none;
-    run_pass(items, &Plan::weights, none, report, [](std::size_t) {});
+    run_pass(items, &Plan::weight_gradients, none, report, [](std::size_t) {});
   } else {
     if (plan != nullptr && !last_stage) receive(*team_.backward_links[number], plan->output_grad(), items.begin);
     if (nan && plan != nullptr) plant_nan(items.begin, last_stage ? plan->logits_grad() : plan->output_grad().where);

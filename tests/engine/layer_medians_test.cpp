@@ -107,10 +107,11 @@ TEST_CASE("layer medians: the steps of all passes are found by name") {
   for (const bool split : {false, true}) {
     const Planned net(test::residual_net(), split);
     const Plan& plan = net.plan();
-    CHECK(plan.weights().empty() != split);
+    CHECK(plan.weight_gradients().empty() != split);
     Tracer tracer(0, 1);
     std::set<std::string> names, found;
-    for (const auto* pass : {&plan.forward(), &plan.running(), &plan.loss(), &plan.backward(), &plan.weights()})
+    for (const auto* pass :
+         {&plan.forward(), &plan.running_statistics(), &plan.loss(), &plan.backward(), &plan.weight_gradients()})
       for (const PlanStep& step : *pass) {
         add(tracer.compute, 1, layer_detail(step.name), Phase::forward, 10);
         names.insert(step.name);

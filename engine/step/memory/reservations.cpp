@@ -92,7 +92,8 @@ void Reservations::require_room_for_weights(const kernels::Context& context) {
   for (int stage = 0; stage < setup_.stage_count(); ++stage) {
     const Arenas::Sizes sizes = setup_.sizes_of(/*rank=*/0, stage, context);
     std::size_t& each = stages.emplace_back(0);
-    for (const std::size_t bytes : {sizes.values, sizes.low_values, sizes.gradients, sizes.buffers, sizes.moments})
+    for (const std::size_t bytes :
+         {sizes.values, sizes.low_values, sizes.gradients, sizes.running_statistics, sizes.moments})
       each += taken(bytes);
   }
   std::vector<std::size_t> needs;
@@ -178,7 +179,7 @@ void Reservations::place(Worker& worker, const BatchKind& batch) {
   });
   // Bytes of the largest call of compute_communicator.
   const Arenas::Sizes sizes = setup_.sizes_of(worker.rank(), worker.stage(), worker.context());
-  std::size_t exchanged = sizes.buffers + sizes.moments;
+  std::size_t exchanged = sizes.running_statistics + sizes.moments;
   for (int micro = 0; micro < batch.micro_batches && batch.gathers_logits; ++micro) {
     const std::int64_t rows = batch.micro_rows(micro);
     if (rows == 0) continue;

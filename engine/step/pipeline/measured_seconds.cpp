@@ -17,7 +17,7 @@ constexpr int kRounds = 3;
 double seconds_of_passes(Replica& replica, const Plan& plan, int passes) {
   const auto begin = std::chrono::steady_clock::now();
   for (int pass = 0; pass < passes; ++pass)
-    for (const auto* steps : {&plan.forward(), &plan.loss(), &plan.backward(), &plan.weights()})
+    for (const auto* steps : {&plan.forward(), &plan.loss(), &plan.backward(), &plan.weight_gradients()})
       replica.runner.run(0, *steps);
   replica.context().flush();
   replica.compute().synchronize();

@@ -78,18 +78,18 @@ struct Stage {
     return values;
   }
   void fill_statistics() {  // means and variances of 1
-    const auto count = static_cast<std::size_t>(norms.buffer_size());
+    const auto count = static_cast<std::size_t>(norms.running_statistics_size());
     if (table->type() == DType::f64)
-      std::fill_n(reinterpret_cast<double*>(replica->arenas.buffers()), count, 1.0);
+      std::fill_n(reinterpret_cast<double*>(replica->arenas.running_statistics()), count, 1.0);
     else
-      std::fill_n(reinterpret_cast<float*>(replica->arenas.buffers()), count, 1.0f);
+      std::fill_n(reinterpret_cast<float*>(replica->arenas.running_statistics()), count, 1.0f);
   }
   std::size_t statistics_bytes() const {
-    return static_cast<std::size_t>(norms.buffer_size()) * size_of(table->type());
+    return static_cast<std::size_t>(norms.running_statistics_size()) * size_of(table->type());
   }
   std::vector<std::byte> running_statistics() {
     if (norms.count() == 0) return {};
-    return {replica->arenas.buffers(), replica->arenas.buffers() + statistics_bytes()};
+    return {replica->arenas.running_statistics(), replica->arenas.running_statistics() + statistics_bytes()};
   }
 };
 
@@ -123,7 +123,7 @@ class Stages {
       if (i + 1 < stages_.size())
         hand_over(*stages_[i + 1], *before_, before_->input_grad(), *stages_[i], plan.output_grad());
       stages_[i]->replica->runner.run(0, plan.backward());
-      stages_[i]->replica->runner.run(0, plan.running());
+      stages_[i]->replica->runner.run(0, plan.running_statistics());
       before_ = &plan;
     }
   }

@@ -164,7 +164,7 @@ TEST_CASE("norms: every field of the table, and the all-gathers of several shard
   x = m.batch_norm2d("bn2", m.conv2d("conv2", x, {.out_channels = 20, .kernel = 2}), {.eps = 1e-4, .momentum = 0.3});
   const NormTable table(m.build(m.linear("fc", m.flatten(x), {.out_features = 2})));
   REQUIRE(table.count() == 2);
-  CHECK(table.buffer_size() == 96);
+  CHECK(table.running_statistics_size() == 96);
   CHECK(table.moments_bytes() == 752);
   CHECK(table.of_one_cell() == nullptr);
 

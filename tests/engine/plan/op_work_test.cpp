@@ -189,7 +189,7 @@ TEST_CASE("op work: the lower bound of a plan is the sum over the steps of all i
   const Plan& plan = planned.plan();
   const kernels::Rates rates{.flops = 1e9, .bytes = 1e9, .source = ""};
   double sum = 0;
-  for (const auto* stage : {&plan.forward(), &plan.loss(), &plan.backward(), &plan.weights()}) {
+  for (const auto* stage : {&plan.forward(), &plan.loss(), &plan.backward(), &plan.weight_gradients()}) {
     double own = 0;
     for (const PlanStep& step : *stage) own += floor_of(work_of(step), rates);
     if (stage != &plan.loss()) CHECK(own > 0);

@@ -96,7 +96,8 @@ TEST_CASE("a plan's description has the stages of the plan in order") {
         Titles{"forward", "loss", "backward", "weight gradients", "running statistics"});
   // Steps of the running statistics do not count, because only one replica runs them.
   const Plan& plan = training.plan();
-  const std::size_t steps = plan.forward().size() + plan.loss().size() + plan.backward().size() + plan.weights().size();
+  const std::size_t steps =
+      plan.forward().size() + plan.loss().size() + plan.backward().size() + plan.weight_gradients().size();
   CHECK(plan.describe().starts_with("plan for 4 rows, training: " + std::to_string(steps) + " steps, "));
   const Planned evaluation(normalised(), {.batch = 4, .training = false, .folds_norms = true});
   CHECK(titles_of(evaluation.plan().describe()) == Titles{"folded weights, once per update", "forward", "loss"});

@@ -48,8 +48,8 @@ inline std::string table_of(const engine::Plan& plan) {
   add("forward", plan.forward());
   add("loss", plan.loss());
   add("backward", plan.backward());
-  add("weights", plan.weights());
-  add("running", plan.running());
+  add("weights", plan.weight_gradients());
+  add("running", plan.running_statistics());
   text += "arena " + std::to_string(plan.arena_bytes()) + ", workspace " + std::to_string(plan.workspace_bytes()) +
           ", folded " + std::to_string(plan.folded_bytes()) + ", reorders " + std::to_string(plan.reorders()) +
           ", logits " + place_text(plan.logits()) + ", gradient " + place_text(plan.logits_grad()) + "\n";

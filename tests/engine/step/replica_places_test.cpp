@@ -169,7 +169,8 @@ TEST_CASE("replica: memory that replicas exchange is allocated for peers") {
   Calls calls;
   Single replica({.local_shards = 2, .shards = 2}, std::make_unique<Recording>(calls));
   const Arenas::Sizes& sizes = replica.sizes();
-  CHECK(calls.peers == std::vector<std::size_t>{sizes.values, sizes.gradients, sizes.buffers, sizes.moments});
+  CHECK(calls.peers ==
+        std::vector<std::size_t>{sizes.values, sizes.gradients, sizes.running_statistics, sizes.moments});
   calls.peers.clear();
   replica->runner.plan({.batch = 2});
   for (const auto kind : {&MemoryUse::average, &MemoryUse::activations, &MemoryUse::workspace, &MemoryUse::other})

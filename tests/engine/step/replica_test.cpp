@@ -73,7 +73,7 @@ TEST_CASE("replica: the constructor allocates the bytes of sizes(), for any shar
       CHECK(sizes.values == values);
       CHECK(sizes.low_values == (scales ? values : 0));  // the reference device stores float16 as float64
       CHECK(sizes.gradients == n * values);
-      CHECK(sizes.buffers == 2 * 16 * 8);
+      CHECK(sizes.running_statistics == 2 * 16 * 8);
       CHECK(sizes.moments == 3 * n * (7 + 6) * 8);
       CHECK(sizes.inputs == sizeof(kernels::StepInputs));
       CHECK(sizes.results == n * sizeof(kernels::StepResults));
@@ -81,7 +81,7 @@ TEST_CASE("replica: the constructor allocates the bytes of sizes(), for any shar
       const std::vector<std::size_t> expected{sizes.values + sizes.low_values,
                                               sizes.gradients,
                                               0,
-                                              sizes.buffers + sizes.moments,
+                                              sizes.running_statistics + sizes.moments,
                                               0,
                                               0,
                                               0,
