@@ -127,7 +127,7 @@ void forward_norm(Planner& plan, const Node& node, const PlanValue& x, NodeResul
             .y = result.y.where});
 }
 
-// Uses part 0, or all parts. The replica with part 0 runs this step.
+// From the statistics of shard 0, or of all shards. The master runs this step.
 void update_running_statistics(Planner& plan) {
   if (plan.norms.count() == 0) return;
   BatchNormTrack track{.parts = plan.options.norm == BatchNormMode::master ? 1 : plan.options.shards};

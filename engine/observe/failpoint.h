@@ -18,7 +18,7 @@ struct Failpoint {
   FailAction action = FailAction::none;
   Phase phase = Phase::forward;
   int replica = -1;
-  int stage = -1, micro_batch = -1;
+  int stage = -1, micro_batch = -1;  // micro_batch: with a pipeline, an item
   std::int64_t step = -1;
   int stall_ms = 1000;
 };
@@ -28,7 +28,7 @@ struct StepPlace {
   Phase phase = Phase::forward;
   int replica = 0;
   std::int64_t step = 0;
-  int stage = 0, micro_batch = 0;
+  int stage = 0, micro_batch = 0;  // micro_batch: Progress::item()
 };
 
 // Parses clauses separated by commas. Error(usage) names the faulty clause.

@@ -27,7 +27,9 @@ class Progress {
     layer_.store(&name, std::memory_order_release);
     advance();
   }
-  void reach_micro_batch(int micro_batch) { micro_batch_.store(micro_batch, std::memory_order_relaxed); }
+  // With a pipeline, the item that the stage works on. Otherwise the number of a micro-batch, whose items run together.
+  // Messages call both a micro-batch.
+  void reach_item(int item) { item_.store(item, std::memory_order_relaxed); }
   void reach_bucket(std::size_t bucket) {
     bucket_.store(static_cast<std::int64_t>(bucket), std::memory_order_relaxed);
     advance();
@@ -39,14 +41,14 @@ class Progress {
   Phase phase() const { return phase_.load(std::memory_order_relaxed); }
   const std::string* layer() const { return layer_.load(std::memory_order_acquire); }  // the last; null: none yet
   std::int64_t bucket() const { return bucket_.load(std::memory_order_relaxed); }      // the last; -1: none yet
-  int micro_batch() const { return micro_batch_.load(std::memory_order_relaxed); }     // the same, with a pipeline
+  int item() const { return item_.load(std::memory_order_relaxed); }                   // the last; -1: none yet
 
  private:
   std::atomic<std::uint64_t> count_{0};
   std::atomic<Phase> phase_{Phase::scatter};
   std::atomic<const std::string*> layer_{nullptr};
   std::atomic<std::int64_t> bucket_{-1};
-  std::atomic<int> micro_batch_{-1};
+  std::atomic<int> item_{-1};
 };
 
 }  // namespace dp::engine

@@ -85,9 +85,9 @@ class Writer {
     } else if (bucket >= 0) {
       name += fmt::format(" bucket {}", bucket);
       args += fmt::format(R"(,"bucket":{})", bucket);
-    } else if (const int micro_batch = micro_batch_of(span.detail); micro_batch >= 0 && thread == kCompute) {
+    } else if (const int item = item_of(span.detail); item >= 0 && thread == kCompute) {
       name += " hand-over";
-      args += fmt::format(R"(,"micro_batch":{})", micro_batch);
+      args += fmt::format(R"(,"micro_batch":{})", item);
     } else if (const std::string* layer = layer_of(span.detail); layer != nullptr && thread == kCompute) {
       name = *layer;
     }

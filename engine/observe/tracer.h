@@ -15,14 +15,14 @@ namespace dp::engine {
 // or bucket. Nothing is allocated after construction.
 
 // Encoding of Stream::detail: 0 for nothing, the address of a plan step's name, a bucket with the lowest bit set, or
-// the micro-batch that is handed over between pipeline stages, with only the second lowest bit set.
+// the item that is handed over between pipeline stages, with only the second lowest bit set.
 inline std::uint64_t layer_detail(const std::string& name) { return reinterpret_cast<std::uintptr_t>(&name); }
 constexpr std::uint64_t bucket_detail(std::size_t bucket) { return bucket << 1 | 1; }
 inline std::int64_t bucket_of(std::uint64_t detail) {
   return (detail & 1) != 0 ? static_cast<std::int64_t>(detail >> 1) : -1;
 }
-constexpr std::uint64_t micro_batch_detail(int micro_batch) { return static_cast<std::uint64_t>(micro_batch) << 2 | 2; }
-inline int micro_batch_of(std::uint64_t detail) { return (detail & 3) == 2 ? static_cast<int>(detail >> 2) : -1; }
+constexpr std::uint64_t item_detail(int item) { return static_cast<std::uint64_t>(item) << 2 | 2; }
+inline int item_of(std::uint64_t detail) { return (detail & 3) == 2 ? static_cast<int>(detail >> 2) : -1; }
 inline const std::string* layer_of(std::uint64_t detail) {
   return (detail & 3) != 0 ? nullptr : reinterpret_cast<const std::string*>(detail);
 }

@@ -54,8 +54,9 @@ class Estimate {
         engine::memory_of_batches(setup_, rank, stage, batches,
                                   [&](const engine::PlanOptions& options) { return known_plan(stage, options).bytes; });
     use.weights += memory.folded_bytes();
-    use.workspace = memory.arena.workspace;
-    use.activations = memory.arena.total(setup_.replica_options(rank, stage)) - memory.arena.workspace;
+    use.workspace = memory.activation_arena.workspace;
+    use.activations =
+        memory.activation_arena.total(setup_.replica_options(rank, stage)) - memory.activation_arena.workspace;
     use.other +=
         memory.handed_over.in_links(kernels::backend(setup_.options.devices.front().kind).links_have_two_queues());
   }

@@ -79,10 +79,10 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   const bool alone = setup.size() == 1;
   const Shape shape = model.output().prepended(rows);
   const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * setup.element_bytes();
-  logits = Tensor(
-      shape, setup.type(),
-      std::make_shared<BufferStorage>(alone ? master.runner.arena() : master.gathered_loss.logits(), alone ? offset : 0,
-                                      bytes, setup.options.devices.front(), master.context().host_accessible()));
+  logits = Tensor(shape, setup.type(),
+                  std::make_shared<BufferStorage>(
+                      alone ? master.runner.activation_arena() : master.gathered_loss.logits(), alone ? offset : 0,
+                      bytes, setup.options.devices.front(), master.context().host_accessible()));
   if (training) {
     begun = true;
     forward_rows = rows;

@@ -192,7 +192,7 @@ void GradientSync::enter(Phase phase, std::size_t bucket) {
   replica_.clock.progress().reach_bucket(bucket);
   stream().label(replica_.clock.label_of(phase));
   stream().detail(bucket_detail(bucket));
-  const StepPlace place{phase, replica_.rank(), step_, replica_.stage(), replica_.clock.progress().micro_batch()};
+  const StepPlace place{phase, replica_.rank(), step_, replica_.stage(), replica_.clock.progress().item()};
   if (!failpoints_.hit(place)) return;
   const double nan64 = std::numeric_limits<double>::quiet_NaN();
   const float nan32 = std::numeric_limits<float>::quiet_NaN();

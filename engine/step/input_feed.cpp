@@ -10,7 +10,7 @@ InputFeed::InputFeed(kernels::Context& context, kernels::Stream& compute)
   for (Slot& slot : slots_) slot.arrived = context.make_event(), slot.free = context.make_event();
 }
 
-std::size_t InputFeed::room_for(const Parts& parts) {
+std::size_t InputFeed::bytes_for(const Parts& parts) {
   std::size_t bytes = 0;
   for (const Part& part : parts) bytes += aligned(part.bytes);
   return bytes;
@@ -27,13 +27,13 @@ void InputFeed::reserve(std::size_t bytes) {
 }
 
 void InputFeed::begin() {
-  turn_ ^= 1;
+  current_ ^= 1;
   used_ = 0;
-  copies_->wait(*slots_[turn_].free);
+  copies_->wait(*slots_[current_].free);
 }
 
 std::array<std::byte*, InputFeed::kParts> InputFeed::upload(const Parts& parts) {
-  Slot& slot = slots_[turn_];
+  Slot& slot = slots_[current_];
   std::byte* const from = static_cast<std::byte*>(slot.memory->data());
   std::byte* const to = static_cast<std::byte*>(inputs_->data());
   std::array<std::byte*, kParts> places{};

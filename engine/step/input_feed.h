@@ -23,12 +23,12 @@ class InputFeed {
 
   InputFeed(kernels::Context& context, kernels::Stream& compute);
 
-  static std::size_t room_for(const Parts& parts);
-  // Allocates memory for minibatches of `bytes` bytes, a sum of room_for(). Waits for all work before it reallocates.
+  static std::size_t bytes_for(const Parts& parts);
+  // Allocates memory for minibatches of `bytes` bytes, a sum of bytes_for(). Waits for all work before it reallocates.
   void reserve(std::size_t bytes);
-  // Start of the input buffer on the device; null before reserve().
-  std::byte* place() { return inputs_ ? static_cast<std::byte*>(inputs_->data()) : nullptr; }
-  std::size_t held() const { return inputs_ ? (slots_.size() + 1) * inputs_->bytes() : 0; }  // device bytes
+  // Of the input buffer on the device; null before reserve().
+  std::byte* begin_of_inputs() { return inputs_ ? static_cast<std::byte*>(inputs_->data()) : nullptr; }
+  std::size_t held_bytes() const { return inputs_ ? (slots_.size() + 1) * inputs_->bytes() : 0; }  // device bytes
   // Starts a minibatch in the other slot.
   void begin();
   // Enqueues the upload of the next shard of the minibatch. Shards are stored one after another. Returns the device
@@ -48,7 +48,7 @@ class InputFeed {
   std::array<Slot, 2> slots_;
   std::unique_ptr<kernels::Buffer> inputs_;
   std::unique_ptr<kernels::Stream> copies_;  // last owning member: destroyed first, after its work is done
-  std::size_t turn_ = 0, used_ = 0;
+  std::size_t current_ = 0, used_ = 0;
 };
 
 }  // namespace dp::engine

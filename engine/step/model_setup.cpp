@@ -126,7 +126,7 @@ ReplicaOptions ModelSetup::replica_options(int rank, int stage_index) const {
     replica.micro_batches = options.grad_accum_steps;
     const int in_flight = most_in_flight(actions_of(options.pipeline.schedule, stage_index, stage_count(),
                                                     replica.micro_batches * replica.local_shards))
-                              .micro_batches;
+                              .items;
     replica.lanes = recomputes(stage_index) ? 1 : in_flight;
     replica.saved_inputs = recomputes(stage_index) && stage_index > 0 ? in_flight : 0;
   } else if (!stage(stage_index).forward_all_gathers.empty()) {

@@ -23,13 +23,13 @@ std::byte* begin_of(kernels::Buffer& buffer) { return static_cast<std::byte*>(bu
 
 }  // namespace
 
-bool ArenaSize::grow(const Plan& plan, const ReplicaOptions& options) {
+bool ActivationArenaSize::grow(const Plan& plan, const ReplicaOptions& options) {
   return grow(aligned(plan.arena_bytes() + plan.workspace_bytes()), plan.workspace_bytes(),
               plan.options().input ? plan.input().desc.layout.bytes : 0, options);
 }
 
-bool ArenaSize::grow(std::size_t lane_bytes, std::size_t workspace_bytes, std::size_t input_bytes,
-                     const ReplicaOptions& options) {
+bool ActivationArenaSize::grow(std::size_t lane_bytes, std::size_t workspace_bytes, std::size_t input_bytes,
+                               const ReplicaOptions& options) {
   const bool larger_input = options.saved_inputs > 0 && aligned(input_bytes) > saved_input;
   if (larger_input) saved_input = aligned(input_bytes);
   if (lane_bytes <= lane) return larger_input;
@@ -38,7 +38,7 @@ bool ArenaSize::grow(std::size_t lane_bytes, std::size_t workspace_bytes, std::s
   return true;
 }
 
-std::size_t ArenaSize::total(const ReplicaOptions& options) const {
+std::size_t ActivationArenaSize::total(const ReplicaOptions& options) const {
   return lane * static_cast<std::size_t>(options.lanes) + saved_input * static_cast<std::size_t>(options.saved_inputs);
 }
 
@@ -54,11 +54,11 @@ PlanRunner::PlanRunner(const Model& model, const NormTable& norms, const Replica
       items_(static_cast<std::size_t>(options.micro_batches * options.local_shards)),
       image_sets_(device.context(), device.compute()) {
   for (auto& event : consumed_) event = device.context().make_event();
-  for (std::size_t i = 0; i < items_.size(); ++i) place(static_cast<int>(i), items_[i]);
+  for (std::size_t i = 0; i < items_.size(); ++i) set_addresses(static_cast<int>(i), items_[i]);
 }
 
 const Plan& PlanRunner::plan(const PlanOptions& options) {
-  const Plan& plan = planned(options);
+  const Plan& plan = plan_without_memory(options);
   reserve(plan);
   return plan;
 }
@@ -74,7 +74,7 @@ const Plan* PlanRunner::find_plan(const PlanOptions& options) const {
   return known != plans_.end() ? known->get() : nullptr;
 }
 
-const Plan& PlanRunner::planned(const PlanOptions& options) {
+const Plan& PlanRunner::plan_without_memory(const PlanOptions& options) {
   if (const Plan* const known = find_plan(options)) return *known;
   clock_.progress().advance();  // plan creation can take long: count it as progress
   plans_.push_back(std::make_unique<Plan>(model_, device_.context(), options, &arenas_.table(), norms_));
@@ -83,30 +83,30 @@ const Plan& PlanRunner::planned(const PlanOptions& options) {
 }
 
 void PlanRunner::reserve(const Plan& plan) {
-  ArenaSize needed = arena_size_;
-  if (needed.grow(plan, options_) || arena_ == nullptr) {
+  ActivationArenaSize needed = activation_arena_size_;
+  if (needed.grow(plan, options_) || activation_arena_ == nullptr) {
     device_.compute().synchronize();
-    device_.forget(arena_size_.workspace, &MemoryUse::workspace);
-    device_.forget(arena_size_.total(options_) - arena_size_.workspace, &MemoryUse::activations);
-    arena_.reset();
-    arena_ = device_.allocate(needed.total(options_), &MemoryUse::activations);
+    device_.forget(activation_arena_size_.workspace, &MemoryUse::workspace);
+    device_.forget(activation_arena_size_.total(options_) - activation_arena_size_.workspace, &MemoryUse::activations);
+    activation_arena_.reset();
+    activation_arena_ = device_.allocate(needed.total(options_), &MemoryUse::activations);
     device_.forget(needed.workspace, &MemoryUse::activations);
     device_.hold(needed.workspace, &MemoryUse::workspace, /*moves=*/false);
-    arena_size_ = needed;
-    for (std::size_t i = 0; i < items_.size(); ++i) place(static_cast<int>(i), items_[i]);
+    activation_arena_size_ = needed;
+    for (std::size_t i = 0; i < items_.size(); ++i) set_addresses(static_cast<int>(i), items_[i]);
   }
-  if (const std::size_t bytes = missing_for_fold(plan); bytes > 0) {
+  if (const std::size_t bytes = missing_folded_bytes(plan); bytes > 0) {
     folded_[&plan].memory = device_.context().allocate(bytes);
     device_.hold(bytes, &MemoryUse::weights);
   }
   if (feed_ == nullptr) return;
   const std::int64_t rows = plan.options().batch;
-  const std::size_t before = feed_->held();
-  feed_->reserve(InputFeed::room_for(parts_of({.rows = rows})) * items_.size());
-  if (feed_->held() != before) device_.hold(feed_->held() - before, &MemoryUse::other);
+  const std::size_t before = feed_->held_bytes();
+  feed_->reserve(InputFeed::bytes_for(parts_of({.rows = rows})) * items_.size());
+  if (feed_->held_bytes() != before) device_.hold(feed_->held_bytes() - before, &MemoryUse::other);
 }
 
-void PlanRunner::place(int number, Item& item) const {
+void PlanRunner::set_addresses(int number, Item& item) const {
   const int shard = number % options_.local_shards;
   const auto at = [&](Space space) -> std::byte*& { return item.base[static_cast<std::size_t>(space)]; };
   item.global_shard = static_cast<std::size_t>(options_.rank * options_.local_shards + shard);
@@ -121,16 +121,17 @@ void PlanRunner::place(int number, Item& item) const {
   at(Space::step_inputs) = reinterpret_cast<std::byte*>(arenas_.inputs());
   at(Space::step_results) = reinterpret_cast<std::byte*>(arenas_.results() + shard);
   at(Space::loss_scaler) = reinterpret_cast<std::byte*>(arenas_.scaler());
-  if (arena_ != nullptr)
-    at(Space::activation) = begin_of(*arena_) + static_cast<std::size_t>(number % options_.lanes) * arena_size_.lane;
+  if (activation_arena_ != nullptr)
+    at(Space::activation) =
+        begin_of(*activation_arena_) + static_cast<std::size_t>(number % options_.lanes) * activation_arena_size_.lane;
   if (item.plan == nullptr) return;
   if (item.plan->folded_bytes() > 0) at(Space::folded) = begin_of(*folded_.at(item.plan).memory);
   item.workspace = at(Space::activation) + item.plan->arena_bytes();
 }
 
 std::byte* PlanRunner::saved_input(int item) const {
-  return begin_of(*arena_) + static_cast<std::size_t>(options_.lanes) * arena_size_.lane +
-         static_cast<std::size_t>(item % options_.saved_inputs) * arena_size_.saved_input;
+  return begin_of(*activation_arena_) + static_cast<std::size_t>(options_.lanes) * activation_arena_size_.lane +
+         static_cast<std::size_t>(item % options_.saved_inputs) * activation_arena_size_.saved_input;
 }
 
 void PlanRunner::fold(int item, std::uint64_t version) {
@@ -166,8 +167,8 @@ void PlanRunner::reserve_copies(std::int64_t rows, bool resident) {
 
 void PlanRunner::make_images() {
   for (const Item& item : items_)
-    if (item.made > 0)
-      image_sets_.make_batch(reinterpret_cast<const std::int64_t*>(item.inputs[2]), item.made,
+    if (item.resident_rows > 0)
+      image_sets_.make_batch(reinterpret_cast<const std::int64_t*>(item.inputs[2]), item.resident_rows,
                              reinterpret_cast<float*>(item.inputs[0]));
 }
 
@@ -178,7 +179,7 @@ void PlanRunner::bind(int number, const Plan* plan, const ShardInput& input) {
   }
   Item& item = items_[static_cast<std::size_t>(number)];
   item.plan = plan;
-  item.made = 0;
+  item.resident_rows = 0;
   if (plan != nullptr) {
     const InputFeed::Parts parts = parts_of(input);
     if (feed_ != nullptr)
@@ -191,21 +192,21 @@ void PlanRunner::bind(int number, const Plan* plan, const ShardInput& input) {
       image_sets_.choose(*input.resident);
       item.inputs[0] =
           begin_of(*images_) + static_cast<std::size_t>(rows_bound_ * model_.input().numel()) * sizeof(float);
-      item.made = input.rows;
+      item.resident_rows = input.rows;
     }
     rows_bound_ += input.rows;
   }
-  place(number, item);
+  set_addresses(number, item);
 }
 
 std::string PlanRunner::describe(const Plan& plan) {
   Item shown = items_.front();
   shown.plan = &plan;
-  place(0, shown);
+  set_addresses(0, shown);
   // Inputs are not bound before the first step. Libraries reject null pointers even for work that is only listed.
   for (const Space space : {Space::input, Space::labels, Space::samples})
     if (std::byte*& base = shown.base[static_cast<std::size_t>(space)]; feed_ != nullptr && base == nullptr)
-      base = feed_->place();
+      base = feed_->begin_of_inputs();
   return plan.describe([&](const PlanStep& step) {
     return device_.context().kernels_of(device_.compute(), [&] { enqueue(shown, step); });
   });
@@ -228,9 +229,9 @@ void PlanRunner::enqueue(const Item& item, const PlanStep& step) {
 }
 
 void PlanRunner::throttle() {
-  device_.compute().record(*consumed_[turn_]);
-  turn_ ^= 1;
-  device_.compute().synchronize(*consumed_[turn_]);
+  device_.compute().record(*consumed_[current_]);
+  current_ ^= 1;
+  device_.compute().synchronize(*consumed_[current_]);
 }
 
 }  // namespace dp::engine

@@ -31,8 +31,8 @@ struct ShardInput {
   const DeviceImages* resident = nullptr;  // device-resident data set that `samples` index; null: none
 };
 
-// Bytes of the arena of activations, which serves several plans. The estimate of memory reads them too.
-struct ArenaSize {
+// Bytes of the activation arena, which all plans of a replica share. The estimate of memory reads them too.
+struct ActivationArenaSize {
   std::size_t lane = 0;       // activations and, after them, workspace
   std::size_t workspace = 0;  // of all lanes, in the plan with the largest lane
   std::size_t saved_input = 0;
@@ -52,16 +52,16 @@ class PlanRunner {
 
   // --- plans and their memory -----------------------------------------------------------------------------------
   const std::vector<std::unique_ptr<Plan>>& plans() const { return plans_; }  // created so far
-  // Returns the plan for these options. Creates it on first use and reserves its memory.
+  // Returns the plan for these options, and creates it on first use. It has the memory to run.
   const Plan& plan(const PlanOptions& options);
-  // The same without reserving memory.
-  const Plan& planned(const PlanOptions& options);
+  // The same, but the plan cannot run before plan() is called: its memory may be missing.
+  const Plan& plan_without_memory(const PlanOptions& options);
   const Plan* find_plan(const PlanOptions& options) const;  // null if it was not created yet
-  // Bytes for the plan's folded weights; 0 if they are allocated.
-  std::size_t missing_for_fold(const Plan& plan) const { return folded_.contains(&plan) ? 0 : plan.folded_bytes(); }
+  // Bytes that the plan's folded weights need; 0 if they are allocated.
+  std::size_t missing_folded_bytes(const Plan& plan) const { return folded_.contains(&plan) ? 0 : plan.folded_bytes(); }
   // Activations and workspace of the largest plan, for each lane, and saved inputs; null before the first plan. Logits
   // that DataParallel::forward() returned share ownership.
-  const std::shared_ptr<kernels::Buffer>& arena() const { return arena_; }
+  const std::shared_ptr<kernels::Buffer>& activation_arena() const { return activation_arena_; }
   // Uploads the data set and allocates what a shard of `rows` rows needs, unless already done.
   void upload_images(const DeviceImages& images, std::int64_t rows);
   // Reserves staging memory for the upload of a shard of `rows` rows. `resident`: the device makes the images, so they
@@ -108,7 +108,7 @@ class PlanRunner {
   struct Item {
     const Plan* plan = nullptr;
     std::array<std::byte*, 3> inputs{};  // images, labels, samples
-    std::int64_t made = 0;               // rows whose images make_images() makes
+    std::int64_t resident_rows = 0;      // rows whose images make_images() makes from a device-resident data set
     std::size_t next = 0;                // index of the next step in the running pass
     // Where the steps of its plan find their arguments.
     std::array<std::byte*, static_cast<std::size_t>(Space::count)> base{};
@@ -125,7 +125,7 @@ class PlanRunner {
     return item.base[static_cast<std::size_t>(ref.space)] + ref.offset + ref.shard_stride * item.global_shard;
   }
   void enqueue(const Item& item, const PlanStep& step);
-  void place(int number, Item& item) const;  // sets its addresses
+  void set_addresses(int number, Item& item) const;
   void reserve(const Plan& plan);
   InputFeed::Parts parts_of(const ShardInput& input) const;
 
@@ -140,12 +140,12 @@ class PlanRunner {
   std::int64_t rows_bound_ = 0;  // of the items bound so far
   std::vector<std::unique_ptr<Plan>> plans_;
   std::map<const Plan*, Folded> folded_;  // of plans that fold normalisations
-  ArenaSize arena_size_;
-  std::shared_ptr<kernels::Buffer> arena_;
+  ActivationArenaSize activation_arena_size_;
+  std::shared_ptr<kernels::Buffer> activation_arena_;
   DeviceImageSets image_sets_;                               // device-resident data sets
   std::unique_ptr<kernels::Buffer> images_;                  // gathered from image_sets_
   std::array<std::unique_ptr<kernels::Event>, 2> consumed_;  // recorded at the end of the last two steps
-  unsigned turn_ = 0;
+  unsigned current_ = 0;
 };
 
 }  // namespace dp::engine

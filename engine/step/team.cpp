@@ -169,10 +169,10 @@ std::string Team::name_of(const Worker& worker) const {
                      to_string(setup.options.devices[worker.number]));
 }
 
-std::string Team::text_of(Phase phase, int micro_batch) const {
+std::string Team::text_of(Phase phase, int item) const {
   const bool passes = phase == Phase::forward || phase == Phase::loss || phase == Phase::backward;
-  if (!setup.pipelined() || !passes || micro_batch < 0) return fmt::format("{} of step {}", to_string(phase), step);
-  return fmt::format("{} of micro-batch {} of step {}", to_string(phase), micro_batch, step);
+  if (!setup.pipelined() || !passes || item < 0) return fmt::format("{} of step {}", to_string(phase), step);
+  return fmt::format("{} of micro-batch {} of step {}", to_string(phase), item, step);
 }
 
 // Describes what a stream waits for, or if it does not wait, what was enqueued last. May be called on any thread.
@@ -181,17 +181,17 @@ std::string Team::last_of(const Worker& worker) const {
   const kernels::StreamProgress stream_progress = worker.context().stream_progress();
   Phase phase = progress.phase();
   std::int64_t bucket = progress.bucket();
-  int micro_batch = progress.micro_batch();
+  int item = progress.item();
   if (stream_progress.waits && stream_progress.label <= static_cast<std::size_t>(Phase::broadcast))
     phase = static_cast<Phase>(stream_progress.label);
   if (stream_progress.waits) {
     bucket = bucket_of(stream_progress.detail);
-    if (const int waiting = micro_batch_of(stream_progress.detail); waiting >= 0) micro_batch = waiting;
+    if (const int waiting = item_of(stream_progress.detail); waiting >= 0) item = waiting;
   }
   const bool on_bucket = phase == Phase::reduce || phase == Phase::update || phase == Phase::broadcast;
   std::string text = on_bucket && bucket >= 0
                          ? fmt::format("{} of bucket {} of step {}", to_string(phase), bucket, step)
-                         : text_of(phase, micro_batch);
+                         : text_of(phase, item);
   if (const std::string* layer = progress.layer()) text += fmt::format(", last layer '{}'", *layer);
   if (!on_bucket && bucket >= 0) text += fmt::format(", last bucket {}", bucket);
   return text;
@@ -215,8 +215,8 @@ void Team::rethrow_cause() const {
 }
 
 void Team::rethrow_with_place(const Worker& worker) const {
-  const std::string place = fmt::format("{} failed in {}: ", name_of(worker),
-                                        text_of(worker.clock.phase(), worker.clock.progress().micro_batch()));
+  const std::string place =
+      fmt::format("{} failed in {}: ", name_of(worker), text_of(worker.clock.phase(), worker.clock.progress().item()));
   try {
     throw;
   } catch (const Error& error) {

@@ -161,8 +161,8 @@ class Team {
   // failure; otherwise rethrows the exception.
   [[noreturn]] void rethrow_cause() const;
   [[noreturn]] void rethrow_with_place(const Worker& worker) const;
-  // "backward of micro-batch 3 of step 7"; without a pipeline, "backward of step 7".
-  std::string text_of(Phase phase, int micro_batch) const;
+  // "backward of micro-batch 3 of step 7"; without a pipeline, "backward of step 7". `item`: Progress::item().
+  std::string text_of(Phase phase, int item) const;
   std::string name_of(const Worker& worker) const;  // "replica 1 (cpu)", "replica 1 stage 2 (cpu)"
   std::string last_of(const Worker& worker) const;
   void await_devices() noexcept;

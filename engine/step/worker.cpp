@@ -46,14 +46,14 @@ void Worker::train(const Batch& batch, const kernels::StepInputs& inputs, const 
   gradient_sync->begin(team_.step, !setup_.update_needs_whole_gradient());
   if (setup_.pipelined()) {
     for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
-      clock.progress().reach_micro_batch(micro * local_shards());
+      clock.progress().reach_item(micro * local_shards());
       scatter(batch, setup_.micro_batch(batch.size(), micro), micro, /*training=*/true, /*gathers_logits=*/false);
     }
     team_.graphs->run(*this, 0, [&] { train_pipelined(); });
   } else {
     for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
       const Range rows = setup_.micro_batch(batch.size(), micro);
-      clock.progress().reach_micro_batch(micro);
+      clock.progress().reach_item(micro);  // all items of this micro-batch
       scatter(batch, rows, micro, /*training=*/true, gathers_logits);
       if (gathers_logits) gathered_loss.upload_labels(batch, rows);
       team_.graphs->run(*this, static_cast<std::size_t>(micro), [&] { train_micro_batch(rows.size(), micro); });
@@ -88,9 +88,9 @@ void Worker::train_pipelined() {
   const int micro_batches = setup_.options.grad_accum_steps;
   runner.make_images();
   for (const Action& action : actions_) {
-    const Items item{action.micro_batch, action.micro_batch + 1};  // an Action counts items
+    const Items item{action.item, action.item + 1};
     const int micro = item.begin / local_shards();
-    clock.progress().reach_micro_batch(item.begin);
+    clock.progress().reach_item(item.begin);
     if (action.work == Work::forward) {
       forward(item, /*training=*/true);
       if (!setup_.recomputes(stage())) loss(item);
@@ -235,13 +235,13 @@ void Worker::update_average() {
 
 // send() and receive() transfer a tensor of the item to or from a neighbouring stage.
 void Worker::send(kernels::Link& link, const Border& border, int item) {
-  compute().detail(micro_batch_detail(item));
+  compute().detail(item_detail(item));
   link.send(runner.address(item, border.where), border.desc.layout.bytes, compute());
   compute().detail(0);
 }
 
 void Worker::receive(kernels::Link& link, const Border& border, int item) {
-  compute().detail(micro_batch_detail(item));
+  compute().detail(item_detail(item));
   link.receive(runner.address(item, border.where), border.desc.layout.bytes, compute());
   compute().detail(0);
 }
@@ -278,7 +278,7 @@ void Worker::evaluate(const Batch& batch, const kernels::StepInputs& inputs) {
   for (int micro = 0; micro < micro_batches; ++micro)
     for (int shard = 0; shard < local_shards(); shard += together) {
       const int first = micro * local_shards() + shard;
-      clock.progress().reach_micro_batch(first);
+      clock.progress().reach_item(first);
       evaluate({first, first + together}, batch, rows_of(micro));
     }
   context().flush();
@@ -345,7 +345,7 @@ ShardInput Worker::input_of(const Batch& batch, Range rows) const {
 
 // Runs the failpoints of this phase, which may throw or wait. Returns whether one plants a NaN.
 bool Worker::run_failpoints(Phase phase) {
-  return setup_.failpoints.hit({phase, rank(), team_.step, stage(), clock.progress().micro_batch()});
+  return setup_.failpoints.hit({phase, rank(), team_.step, stage(), clock.progress().item()});
 }
 
 // With OnNonfinite::abort: Error(nonfinite) if a loss or gradient is not finite. Checks only if the host can read the

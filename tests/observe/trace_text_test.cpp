@@ -75,16 +75,16 @@ TEST_CASE("details of layers, buckets and micro-batches are distinguished") {
   const std::string name = "fc";
   for (const std::size_t number : {0u, 1u, 2u, 3u, 1000u}) {
     CHECK(bucket_of(bucket_detail(number)) == static_cast<std::int64_t>(number));
-    CHECK(micro_batch_of(bucket_detail(number)) == -1);
+    CHECK(item_of(bucket_detail(number)) == -1);
     CHECK(layer_of(bucket_detail(number)) == nullptr);
-    const std::uint64_t detail = micro_batch_detail(static_cast<int>(number));
-    CHECK(micro_batch_of(detail) == static_cast<int>(number));
+    const std::uint64_t detail = item_detail(static_cast<int>(number));
+    CHECK(item_of(detail) == static_cast<int>(number));
     CHECK(bucket_of(detail) == -1);
     CHECK(layer_of(detail) == nullptr);
   }
   CHECK(layer_of(layer_detail(name)) == &name);
   CHECK(bucket_of(layer_detail(name)) == -1);
-  CHECK(micro_batch_of(layer_detail(name)) == -1);
+  CHECK(item_of(layer_detail(name)) == -1);
   CHECK(layer_of(0) == nullptr);
 }
 
@@ -97,10 +97,10 @@ TEST_CASE("a timeline names its threads and each span by its step, bucket, layer
   tracer.thread.keep({2500, 3000, layer_detail(layer), 0, label(Phase::broadcast), 4});
   tracer.compute.keep({2100, 2200, layer_detail(layer), 0, label(Phase::forward), 4});
   tracer.compute.keep({2200, 2300, bucket_detail(3), 64, label(Phase::update), 4});
-  tracer.compute.keep({2300, 2400, micro_batch_detail(5), 8, label(Phase::backward), 4});
+  tracer.compute.keep({2300, 2400, item_detail(5), 8, label(Phase::backward), 4});
   tracer.compute.keep({1500, 1600, 0, 0, 7, 5});
   tracer.communication.keep({2400, 2500, bucket_detail(0), 1, label(Phase::reduce), 4});
-  tracer.communication.keep({2500, 2600, micro_batch_detail(0), 0, label(Phase::forward), 4});
+  tracer.communication.keep({2500, 2600, item_detail(0), 0, label(Phase::forward), 4});
   tracer.communication.keep({2600, 2700, layer_detail(layer), 0, Tracer::kStep, 4});
   tracer.thread.miss(), tracer.compute.miss(), tracer.compute.miss(), tracer.communication.miss();
   const TraceText text = trace_text(tracer, 3, "replica \"3\"", 1000);

@@ -74,15 +74,15 @@ TEST_CASE("progress: every event of a replica except a micro-batch is counted") 
   engine::Progress progress;
   const std::string layer = "fc";
   CHECK((progress.count() == 0 && progress.phase() == engine::Phase::scatter && progress.layer() == nullptr));
-  CHECK((progress.bucket() == -1 && progress.micro_batch() == -1));
+  CHECK((progress.bucket() == -1 && progress.item() == -1));
   progress.enter(engine::Phase::update);
   CHECK((progress.count() == 1 && progress.phase() == engine::Phase::update));
   progress.reach_layer(layer);
   CHECK((progress.count() == 2 && progress.layer() == &layer));
   progress.reach_bucket(3);
   CHECK((progress.count() == 3 && progress.bucket() == 3));
-  progress.reach_micro_batch(4);
-  CHECK((progress.count() == 3 && progress.micro_batch() == 4));
+  progress.reach_item(4);
+  CHECK((progress.count() == 3 && progress.item() == 4));
   progress.advance();
   CHECK(progress.count() == 4);
 }

@@ -40,7 +40,7 @@ std::size_t HandedOver::in_links(bool two_queues) const {
 }
 
 PlanBytes PlanBytes::of(const Plan& plan) {
-  ArenaSize one;
+  ActivationArenaSize one;
   one.grow(plan, ReplicaOptions{});
   return {one.lane, plan.workspace_bytes(), plan.folded_bytes(), HandedOver::of(plan)};
 }
@@ -60,7 +60,7 @@ BatchMemory memory_of_batches(const ModelSetup& setup, int rank, int stage, cons
       const PlanBytes bytes = bytes_of(options);
       memory.handed_over.grow(bytes.handed_over);
       if (!options.training) memory.folded[options.batch] = bytes.folded;
-      memory.arena.grow(bytes.lane, bytes.workspace, bytes.handed_over.input, replica);
+      memory.activation_arena.grow(bytes.lane, bytes.workspace, bytes.handed_over.input, replica);
     });
   return memory;
 }

@@ -65,7 +65,7 @@ struct PlanBytes {
 
 // What a worker needs for some kinds of batch.
 struct BatchMemory {
-  ArenaSize arena;
+  ActivationArenaSize activation_arena;
   std::map<std::int64_t, std::size_t> folded;  // folded weights, by the rows of the evaluation plan that has them
   HandedOver handed_over;
 

@@ -121,13 +121,14 @@ std::size_t Reservations::missing(Worker& worker, const std::vector<BatchKind>& 
   std::map<std::int64_t, std::size_t> held;  // of the folded weights, by rows
   const BatchMemory needed =
       memory_of_batches(setup_, worker.rank(), worker.stage(), batches, [&](const PlanOptions& options) {
-        const Plan& plan = worker.runner.planned(with_input(worker, options));
-        if (!options.training) held[options.batch] = plan.folded_bytes() - worker.runner.missing_for_fold(plan);
+        const Plan& plan = worker.runner.plan_without_memory(with_input(worker, options));
+        if (!options.training) held[options.batch] = plan.folded_bytes() - worker.runner.missing_folded_bytes(plan);
         return PlanBytes::of(plan);
       });
   std::size_t folded = 0;
   for (const auto& [rows, bytes] : needed.folded) folded += taken(bytes - held[rows]);
-  return added(worker.runner.arena() ? worker.runner.arena()->bytes() : 0, needed.arena.total(worker.options)) +
+  return added(worker.runner.activation_arena() ? worker.runner.activation_arena()->bytes() : 0,
+               needed.activation_arena.total(worker.options)) +
          folded + missing_in_links(worker.number, needed.handed_over);
 }
 

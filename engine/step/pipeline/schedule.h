@@ -1,5 +1,6 @@
 // Pipeline schedules: the order of each stage's work. A stage holds consecutive layers on one device. A batch is split
-// into micro-batches, which pass forward through the stages in order, and backward in reverse order.
+// into items, which pass forward through the stages in order, and backward in reverse order. The papers below call them
+// micro-batches; with several shards per replica, an item is one shard of a micro-batch.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +11,14 @@
 
 namespace dp::engine {
 
-// The schedules. The bubble is the idle share of device time. The formulas are for P stages and M micro-batches, with
-// equal times of forward work, input gradients and weight gradients in all stages.
+// The schedules. The bubble is the idle share of device time. The formulas are for P stages and M items, with equal
+// times of forward work, input gradients and weight gradients in all stages.
 //
-// one_at_a_time  A micro-batch passes through all stages before the next one starts. Bubble (P - 1) / P.
+// one_at_a_time  An item passes through all stages before the next one starts. Bubble (P - 1) / P.
 // gpipe          All forward work, then all backward work. Bubble (P - 1) / (M + P - 1). A stage saves the activations
-//                of M micro-batches. Y. Huang et al., GPipe, 2019.
+//                of M items. Y. Huang et al., GPipe, 2019.
 // one_f_one_b    After a warm-up, forward and backward work alternate. The bubble is gpipe's. A stage saves the
-//                activations of min(M, P - stage) micro-batches. D. Narayanan et al., PipeDream-Flush, 2021.
+//                activations of min(M, P - stage) items. D. Narayanan et al., PipeDream-Flush, 2021.
 // zero_bubble    As one_f_one_b, but weight gradients are computed later, because no other stage waits for them.
 //                Bubble (P - 1) / (3 M + P - 1) for M >= P.
 //                P. Qi et al., Zero Bubble Pipeline Parallelism (ZB-H1), 2023.
@@ -31,22 +32,22 @@ enum class Work : std::uint8_t {
 
 struct Action {
   Work work;
-  int micro_batch;
+  int item;
   friend bool operator==(const Action&, const Action&) = default;
 };
 
-// The actions of a stage, in order. Every schedule adds gradients in micro-batch order.
-std::vector<Action> actions_of(PipelineSchedule schedule, int stage, int stages, int micro_batches);
+// The actions of a stage, in order. Every schedule adds gradients in the order of the items.
+std::vector<Action> actions_of(PipelineSchedule schedule, int stage, int stages, int items);
 
-// The largest number of micro-batches whose tensors a stage must save at the same time.
+// The largest number of items whose tensors a stage must save at the same time.
 struct InFlight {
   int activations = 0;       // from forward work to the input gradient
   int weight_gradients = 0;  // from the input gradient to the weight gradients
-  int micro_batches = 0;     // from forward work to the last backward work
+  int items = 0;             // from forward work to the last backward work
 };
 InFlight most_in_flight(std::span<const Action> actions);
 
-// Seconds per micro-batch.
+// Seconds per item.
 struct StageSeconds {
   double forward = 0, input_gradient = 0, weight_gradient = 0;
 };
@@ -58,7 +59,7 @@ struct SimulatedPipeline {
 
 // Simulates a schedule. A stage starts its next action when the input has arrived. A transfer between stages takes
 // `hand_over` seconds. Throws std::logic_error if the schedule deadlocks.
-SimulatedPipeline simulate(PipelineSchedule schedule, std::span<const StageSeconds> stages, int micro_batches,
+SimulatedPipeline simulate(PipelineSchedule schedule, std::span<const StageSeconds> stages, int items,
                            double hand_over);
 
 }  // namespace dp::engine

@@ -35,7 +35,7 @@ int index_of(const std::vector<Action>& actions, Work work, int micro) {
 std::vector<int> order_of(const std::vector<Action>& actions, std::set<Work> kinds) {
   std::vector<int> micros;
   for (const Action& action : actions)
-    if (kinds.contains(action.work)) micros.push_back(action.micro_batch);
+    if (kinds.contains(action.work)) micros.push_back(action.item);
   return micros;
 }
 
@@ -84,7 +84,7 @@ TEST_CASE("pipeline: the micro-batches in flight are those that the documentatio
       if (schedule == one_f_one_b || schedule == zero_bubble)
         REQUIRE(most.activations == std::min(micros, stages - stage));
       REQUIRE(most.weight_gradients == (schedule == zero_bubble ? std::min(micros, stage + 1) : 0));
-      REQUIRE(most.micro_batches == (schedule == zero_bubble ? std::min(micros, stages) : most.activations));
+      REQUIRE(most.items == (schedule == zero_bubble ? std::min(micros, stages) : most.activations));
     }
   });
 }
@@ -126,7 +126,7 @@ TEST_CASE("pipeline: the order of each schedule's work on three stages and four 
   const auto text_of = [](PipelineSchedule schedule, int stage) {
     std::string text;
     for (const Action& action : actions_of(schedule, stage, 3, 4))
-      text += "FBIW"[static_cast<int>(action.work)] + std::to_string(action.micro_batch) + " ";
+      text += "FBIW"[static_cast<int>(action.work)] + std::to_string(action.item) + " ";
     return text;
   };
   for (const int stage : {0, 1, 2}) {

@@ -20,7 +20,7 @@ struct Feed {
     feed.emplace(*context, *compute);
   }
   bool holds(std::size_t offset, const std::vector<std::uint8_t>& bytes) {
-    return std::memcmp(feed->place() + offset, bytes.data(), bytes.size()) == 0;
+    return std::memcmp(feed->begin_of_inputs() + offset, bytes.data(), bytes.size()) == 0;
   }
 
   std::unique_ptr<kernels::Context> context;
@@ -37,29 +37,29 @@ std::vector<std::uint8_t> bytes_from(std::uint8_t first, std::size_t count) {
 }  // namespace
 
 TEST_CASE("input feed: each part is rounded up, and the memory is three times a minibatch") {
-  CHECK(InputFeed::room_for({{{nullptr, 65}, {nullptr, 64}, {nullptr, 0}}}) == 192);
-  CHECK(InputFeed::room_for({{{nullptr, 1}, {nullptr, 1}, {nullptr, 1}}}) == 192);
-  CHECK(InputFeed::room_for({}) == 0);
+  CHECK(InputFeed::bytes_for({{{nullptr, 65}, {nullptr, 64}, {nullptr, 0}}}) == 192);
+  CHECK(InputFeed::bytes_for({{{nullptr, 1}, {nullptr, 1}, {nullptr, 1}}}) == 192);
+  CHECK(InputFeed::bytes_for({}) == 0);
   Feed own;
-  CHECK(own.feed->place() == nullptr);
-  CHECK(own.feed->held() == 0);
+  CHECK(own.feed->begin_of_inputs() == nullptr);
+  CHECK(own.feed->held_bytes() == 0);
   own.feed->reserve(256);
-  CHECK(own.feed->held() == 768);
-  const std::byte* const place = own.feed->place();
+  CHECK(own.feed->held_bytes() == 768);
+  const std::byte* const place = own.feed->begin_of_inputs();
   CHECK(place != nullptr);
   for (const std::size_t smaller : {100, 256}) {
     own.feed->reserve(smaller);
-    CHECK(own.feed->held() == 768);
-    CHECK(own.feed->place() == place);
+    CHECK(own.feed->held_bytes() == 768);
+    CHECK(own.feed->begin_of_inputs() == place);
   }
   own.feed->reserve(512);
-  CHECK(own.feed->held() == 1536);
+  CHECK(own.feed->held_bytes() == 1536);
 }
 
 TEST_CASE("input feed: shards are stored one after another, and the next minibatch starts at the beginning") {
   Feed own;
   own.feed->reserve(512);
-  std::byte* const start = own.feed->place();
+  std::byte* const start = own.feed->begin_of_inputs();
   for (const int first : {1, 100, 200}) {
     INFO(first);
     own.feed->begin();
@@ -81,19 +81,19 @@ TEST_CASE("input feed: parts without a source have memory and are not copied") {
   Feed own;
   own.feed->reserve(256);
   const auto labels = bytes_from(1, 4), old = bytes_from(50, 64);
-  std::memcpy(own.feed->place(), old.data(), 64);
-  std::memcpy(own.feed->place() + 128, old.data(), 64);
+  std::memcpy(own.feed->begin_of_inputs(), old.data(), 64);
+  std::memcpy(own.feed->begin_of_inputs() + 128, old.data(), 64);
   own.feed->begin();
   const auto places = own.feed->upload({{{nullptr, 64}, {labels.data(), 4}, {nullptr, 8}}});
-  CHECK(places[0] == own.feed->place());
-  CHECK(places[1] == own.feed->place() + 64);
-  CHECK(places[2] == own.feed->place() + 128);
+  CHECK(places[0] == own.feed->begin_of_inputs());
+  CHECK(places[1] == own.feed->begin_of_inputs() + 64);
+  CHECK(places[2] == own.feed->begin_of_inputs() + 128);
   CHECK(own.holds(0, old));
   CHECK(own.holds(64, labels));
   CHECK(own.holds(128, old));
 
   own.feed->begin();
-  CHECK(own.feed->upload({{{nullptr, 64}, {nullptr, 4}, {labels.data(), 0}}})[2] == own.feed->place() + 128);
+  CHECK(own.feed->upload({{{nullptr, 64}, {nullptr, 4}, {labels.data(), 0}}})[2] == own.feed->begin_of_inputs() + 128);
   CHECK(own.holds(0, old));
   CHECK(own.holds(64, labels));
   CHECK(own.holds(128, old));

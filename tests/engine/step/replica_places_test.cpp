@@ -60,8 +60,8 @@ TEST_CASE("replica: items are assigned to the lanes cyclically, and saved inputs
   const kernels::TensorDesc input{shape, DType::f64, replica->context().plain_layout(shape, DType::f64)};
   const Plan& plan = replica->runner.plan({.batch = 2, .input = input});
   const std::size_t lane = (plan.arena_bytes() + plan.workspace_bytes() + 63) / 64 * 64;
-  REQUIRE(replica->runner.arena()->bytes() == 2 * lane + 3 * kInput);
-  auto* const start = static_cast<std::byte*>(replica->runner.arena()->data());
+  REQUIRE(replica->runner.activation_arena()->bytes() == 2 * lane + 3 * kInput);
+  auto* const start = static_cast<std::byte*>(replica->runner.activation_arena()->data());
   for (std::size_t item = 0; item < 4; ++item) {
     const auto number = static_cast<int>(item);
     CHECK(replica->runner.plan_of(number) == nullptr);  // no rows
@@ -80,7 +80,7 @@ TEST_CASE("replica: only a saved input needs memory for saved inputs") {
       if (later) options.input = {shape, DType::f64, replica->context().plain_layout(shape, DType::f64)};
       const Plan& plan = replica->runner.plan(options);
       const std::size_t lane = (plan.arena_bytes() + plan.workspace_bytes() + 63) / 64 * 64;
-      CHECK(replica->runner.arena()->bytes() == lane + (saved == 1 && later ? 512 : 0));
+      CHECK(replica->runner.activation_arena()->bytes() == lane + (saved == 1 && later ? 512 : 0));
     }
 }
 

@@ -47,7 +47,7 @@ TEST_CASE("replica: it makes one plan for each set of options that changes the s
   for (const PlanOptions& options : all) {
     CHECK(replica->runner.find_plan(options) == nullptr);
     const std::uint64_t before = replica->clock.progress().count();
-    const Plan* const made = &replica->runner.planned(options);
+    const Plan* const made = &replica->runner.plan_without_memory(options);
     CHECK(replica->clock.progress().count() == before + 2);  // planning is progress, at its beginning and at its end
     CHECK(std::ranges::find(plans, made) == plans.end());
     CHECK(made->options().batch == options.batch);
@@ -100,7 +100,7 @@ TEST_CASE("replica: one arena serves all plans and grows with the largest") {
     const MemoryUse& use = replica->device.memory_use();
     CHECK(use.activations + use.workspace == 2 * to_64_bytes(largest.arena_bytes() + largest.workspace_bytes()));
     CHECK(use.workspace == 2 * largest.workspace_bytes());
-    CHECK(replica->runner.arena()->bytes() == use.activations + use.workspace);
+    CHECK(replica->runner.activation_arena()->bytes() == use.activations + use.workspace);
     CHECK(replica->device.allocations() == before + allocations);
   };
   const Plan& small = replica->runner.plan({.batch = 2});
@@ -114,19 +114,19 @@ TEST_CASE("replica: one arena serves all plans and grows with the largest") {
 
   const std::size_t weights = replica->device.memory_use().weights;
   const PlanOptions folding{.batch = 1, .training = false, .folds_norms = true};
-  const Plan& folds = replica->runner.planned(folding);
+  const Plan& folds = replica->runner.plan_without_memory(folding);
   CHECK(folds.folded_bytes() > 0);
-  CHECK(replica->runner.missing_for_fold(folds) == folds.folded_bytes());
-  CHECK(replica->runner.missing_for_fold(small) == 0);
+  CHECK(replica->runner.missing_folded_bytes(folds) == folds.folded_bytes());
+  CHECK(replica->runner.missing_folded_bytes(small) == 0);
   replica->runner.plan(folding);
-  CHECK(replica->runner.missing_for_fold(folds) == 0);
+  CHECK(replica->runner.missing_folded_bytes(folds) == 0);
   CHECK(replica->device.memory_use().weights == weights + folds.folded_bytes());
   check(large, 3);
 }
 
 TEST_CASE("replica: an arena grows for activations and for saved inputs") {
   const ReplicaOptions options{.lanes = 2, .saved_inputs = 3}, none{.lanes = 3};
-  ArenaSize size;
+  ActivationArenaSize size;
   CHECK(size.total(options) == 0);
   CHECK(size.grow(128, 10, 65, options));
   CHECK(size.lane == 128);
@@ -142,7 +142,7 @@ TEST_CASE("replica: an arena grows for activations and for saved inputs") {
   CHECK(size.grow(192, 5, 0, options));
   CHECK(size.workspace == 10);
   CHECK(size.saved_input == 192);
-  ArenaSize other;
+  ActivationArenaSize other;
   CHECK(other.grow(64, 1, 1000, none));
   CHECK(other.saved_input == 0);
   CHECK(other.workspace == 3);
