@@ -272,7 +272,7 @@ NormTable::NormTable(const Model& model) {
   }
 }
 
-const Norm* NormTable::of_one_cell() const {
+const Norm* NormTable::first_on_1x1_images() const {
   const auto found = std::find_if(norms_.begin(), norms_.end(), [](const Norm& norm) { return norm.cells == 1; });
   return found == norms_.end() ? nullptr : &*found;
 }

@@ -82,7 +82,7 @@ class NormTable {
 
   int count() const { return static_cast<int>(norms_.size()); }
   const Norm& norm(int index) const { return norms_[static_cast<std::size_t>(index)]; }
-  const Norm* of_one_cell() const;  // the first with one value per channel and image, or null
+  const Norm* first_on_1x1_images() const;  // which have one value per channel; null if there is none
   std::int64_t running_statistics_size() const { return running_statistics_size_; }  // elements
   std::size_t moments_bytes() const { return moments_bytes_; }  // of the moments arena, per shard of a batch
 

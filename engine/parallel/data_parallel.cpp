@@ -76,7 +76,7 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   engine::check(optimizer);
   check_batch(batch, s.setup.model);
   s.require_two_values(batch.size(), batch.global_size(), micro_batches);
-  s.team.number_rows(batch.size());
+  s.team.extend_row_numbers(batch.size());
   s.begin_change();
   if (s.begun) s.end_step();
   s.reserve(engine::training_batch(batch.size(), batch.resident, s.setup.options));
@@ -115,10 +115,10 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   for (const DeviceImages& images : {train_images, eval_images})
     if (images.set) check_images(images.set->images.shape(), s.setup.model);
   for (const std::int64_t rows : train_batches)
-    s.require_two_values(rows, options.process_group ? rows * s.setup.size() : rows, options.grad_accum_steps);
+    s.require_two_values(rows, options.process_group ? rows * s.setup.replica_count() : rows, options.grad_accum_steps);
   std::vector<engine::BatchKind> batches;
   for (const std::int64_t rows : train_batches)
-    s.team.number_rows(rows), batches.push_back(engine::training_batch(rows, train_images, options));
+    s.team.extend_row_numbers(rows), batches.push_back(engine::training_batch(rows, train_images, options));
   for (const std::int64_t rows : eval_batches) batches.push_back(engine::evaluated_batch(rows, eval_images, options));
   std::optional<Optimizer> update;
   if (optimizer)
@@ -129,7 +129,7 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   s.reservations.place(batches);
   if (update) s.reserve(engine::kind_of(*update));
   s.team.graphs->prepared();
-  if (options.process_group) s.rank_memory = s.team.of_all_ranks(s.first().device.memory_use());
+  if (options.process_group) s.rank_memory = s.team.values_of_all_ranks(s.first().device.memory_use());
 }
 
 // --- the parts of a step ------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ bool DataParallel::replicas_identical() const {
     if (low != 0) worker.compute().download(copy.data() + bytes, arenas.low_value(0), low);
   });
   if (s.setup.options.process_group) {
-    const auto digests = s.team.of_all_ranks(crc32c(copies.front()));
+    const auto digests = s.team.values_of_all_ranks(crc32c(copies.front()));
     return std::equal(digests.begin() + 1, digests.end(), digests.begin());
   }
   for (std::size_t i = 0; i < copies.size(); ++i)

@@ -38,7 +38,7 @@ Stats DataParallel::take_stats() {
       stats.top5 += shard.top5;
     }
   if (s.setup.options.process_group) {
-    const std::vector<Stats> parts = s.team.of_all_ranks(std::exchange(stats, {}));
+    const std::vector<Stats> parts = s.team.values_of_all_ranks(std::exchange(stats, {}));
     for (const Stats& part : parts) {
       stats.loss_sum += part.loss_sum;
       stats.samples += part.samples;
@@ -110,13 +110,13 @@ EvaluatedLogits DataParallel::take_logits() {
 std::vector<PhaseTimes> DataParallel::take_phase_times() {
   std::vector<PhaseTimes> times;
   for (const auto& worker : state_->team.workers) times.push_back(worker->clock.take_times());
-  return state_->setup.options.process_group ? state_->team.of_all_ranks(times.front()) : times;
+  return state_->setup.options.process_group ? state_->team.values_of_all_ranks(times.front()) : times;
 }
 
 const Model& DataParallel::model() const { return state_->setup.model; }
 const DataParallelOptions& DataParallel::options() const { return state_->setup.options; }
 
-int DataParallel::size() const { return state_->setup.size() * state_->setup.stage_count(); }
+int DataParallel::size() const { return state_->setup.replica_count() * state_->setup.stage_count(); }
 
 std::vector<std::string> DataParallel::device_names() const { return state_->device_names; }
 
@@ -188,16 +188,17 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
                                  : "one replica sums nothing: no gradient is rounded to bfloat16\n";
   text += "buckets, in the order in which they become ready\n";
   for (int stage = s.setup.stage_count(); stage-- > 0;)
-    for (const auto& bucket : s.team.workers[s.team.number(0, stage)]->gradient_sync->buckets())
+    for (const auto& bucket : s.team.workers[s.team.worker_number(0, stage)]->gradient_sync->buckets())
       text += fmt::format(
           "  {:>10} to {:>10}  {:.2f} MiB  from {}\n", bucket.range.begin, bucket.range.end,
           static_cast<double>(bucket.range.size()) * static_cast<double>(s.setup.element_bytes()) / (1 << 20),
           s.setup.stage(stage).table->entry(bucket.first_entry).name);
-  const std::int64_t whole =
-      s.setup.options.process_group ? (global_batch + s.setup.size() - 1) / s.setup.size() : global_batch;
+  const std::int64_t whole = s.setup.options.process_group
+                                 ? (global_batch + s.setup.replica_count() - 1) / s.setup.replica_count()
+                                 : global_batch;
   const std::int64_t micro = engine::shard_of(whole, 0, s.setup.options.grad_accum_steps, Split::balanced).size();
   std::vector<std::string> plans(s.setup.stages.size());
-  s.team.on_first_of_stages([&](engine::Worker& worker) {
+  s.team.on_first_replica([&](engine::Worker& worker) {
     std::string& own = plans[static_cast<std::size_t>(worker.stage())];
     if (s.setup.pipelined()) own = fmt::format("stage {}\n", worker.stage());
     for (const bool training : {true, false}) {

@@ -63,8 +63,8 @@ kernels::ContextOptions context_options(const DataParallelOptions& o, int replic
 std::size_t usual_bucket_bytes(engine::Team& team,
                                const std::vector<std::unique_ptr<kernels::Communicator>>& communicators) {
   const DataParallelOptions& o = team.setup.options;
-  if (o.devices.front().kind != DeviceKind::cuda || team.setup.size() == 1 || team.setup.pipelined() || !o.autotune ||
-      o.deterministic ||
+  if (o.devices.front().kind != DeviceKind::cuda || team.setup.replica_count() == 1 || team.setup.pipelined() ||
+      !o.autotune || o.deterministic ||
       !(engine::worth_tuning(*team.setup.stages.front().table) || engine::test_modes().tune_small_networks))
     return engine::default_bucket_bytes(team.setup.parameter_bytes());
   ProcessGroup* const group = o.process_group.get();
@@ -77,13 +77,15 @@ std::size_t usual_bucket_bytes(engine::Team& team,
   };
   kernels::Backend& backend = kernels::backend(DeviceKind::cuda);
   const std::string name = communicators.front()->name();  // "p2p; cuda:0 and cuda:1 through the host (why)"
-  std::string what = fmt::format("bucket bytes, {}, {} ranks", name.substr(0, name.find(';')), team.setup.size());
+  std::string what =
+      fmt::format("bucket bytes, {}, {} ranks", name.substr(0, name.find(';')), team.setup.replica_count());
   if (o.reduce_dtype != DType::f32) what += std::string(", sums in ") + to_string(o.reduce_dtype);
   double bytes = of_first(leads ? backend.remembered(o.devices, what).value_or(0) : 0);
   if (bytes < 1) {
     team.run([&](int local) {
       const auto at = static_cast<std::size_t>(local);
-      const engine::SumCost cost = engine::measure_sums(*team.workers[at], *communicators[at], o.reduce_dtype);
+      const engine::AllReduceCost cost =
+          engine::measure_all_reduce(*team.workers[at], *communicators[at], o.reduce_dtype);
       if (local == 0) bytes = static_cast<double>(engine::bucket_bytes_for(cost));
     });
     bytes = of_first(bytes);
@@ -117,14 +119,14 @@ DataParallel::State::State(const Model& model, ResolvedOptions resolved)
   for (const Device device : options.devices) device_names.push_back(to_string(device));
   if (ProcessGroup* const group = options.process_group.get()) {
     device_names = group->exchange(device_names.front());
-    for (int rank = 0; rank < setup.size() && !group->one_host(); ++rank)
+    for (int rank = 0; rank < setup.replica_count() && !group->one_host(); ++rank)
       device_names[static_cast<std::size_t>(rank)].insert(0, group->host_of(rank) + " ");
-    for (const DType theirs : team.of_all_ranks(options.reduce_dtype))
+    for (const DType theirs : team.values_of_all_ranks(options.reduce_dtype))
       if (theirs != options.reduce_dtype)
         refuse("--reduce-dtype differs between the ranks; start all ranks with the same one");
   }
   make_workers();
-  if (*options.timeout_seconds > 0 || options.stop != nullptr) team.watch();  // the first collectives follow
+  if (*options.timeout_seconds > 0 || options.stop != nullptr) team.start_watchdog();  // the first collectives follow
   make_communicators();
   if (setup.scales_loss()) engine::write_loss_scale(team, {options.loss_scale.initial, 0});
   make_graphs();
@@ -171,26 +173,26 @@ void DataParallel::State::make_communicators() {
   DataParallelOptions& options = setup.options;
   const std::size_t count = options.devices.size();
   std::vector<std::unique_ptr<kernels::Communicator>> of_buckets(count), of_compute(count);
-  team.watched([&] {
+  team.run_watched([&] {
     kernels::Backend& backend = kernels::backend(options.devices.front().kind);
     const std::string name = communicator_name(options.comm);
     kernels::Context& first = team.workers.front()->context();
-    if (options.process_group && setup.size() > 1) {
+    if (options.process_group && setup.replica_count() > 1) {
       of_buckets.front() = backend.join(name, first, options.process_group->state());
       of_compute.front() = backend.join(name, first, options.process_group->state());
     } else if (setup.shards() > 1) {
-      team.connect(of_buckets, backend, name);
-      if (setup.size() > 1) team.connect(of_compute, backend, name);
+      team.connect_replicas(of_buckets, backend, name);
+      if (setup.replica_count() > 1) team.connect_replicas(of_compute, backend, name);
     }
     for (const auto& worker : team.workers) worker->compute_communicator = std::move(of_compute[worker->number]);
-    team.link(backend);
+    team.link_stages(backend);
   });
   const std::size_t usual = options.bucket_bytes != 0 ? 0 : usual_bucket_bytes(team, of_buckets);
   std::vector<std::vector<engine::Bucket>> buckets;  // per stage
   for (const engine::Stage& stage : setup.stages) buckets.push_back(setup.buckets_of(stage, usual));
   if (usual != 0) options.bucket_bytes = usual;
-  std::vector<engine::NormOfStages> norms;
-  team.watched([&] { norms = team.join_norms(buckets); });
+  std::vector<engine::GradientNormOfStages> norms;
+  team.run_watched([&] { norms = team.connect_stages_for_norm(buckets); });
   const LossScaleOptions& scale = options.loss_scale;
   std::optional<kernels::LossScaling> scaling;
   if (setup.scales_loss()) scaling = {scale.growth, scale.backoff, static_cast<std::uint32_t>(scale.growth_interval)};
@@ -208,12 +210,12 @@ void DataParallel::State::make_graphs() {
   const DataParallelOptions& options = setup.options;
   std::string refusal = graphs_refusal(team);
   bool required = options.graphs == Graphs::always;
-  if (options.process_group && setup.size() > 1) {
+  if (options.process_group && setup.replica_count() > 1) {
     // Graphs require that all ranks use them and trace the same steps.
     struct Wish {
       std::int64_t graphs, required, trace_first, trace_steps;
     };
-    const std::vector<Wish> wishes = team.of_all_ranks(
+    const std::vector<Wish> wishes = team.values_of_all_ranks(
         Wish{refusal.empty() && setup.failpoints.empty(), required, options.trace_first, options.trace_steps});
     for (const Wish& wish : wishes) required = required || wish.required != 0;
     for (const Wish& wish : wishes)
@@ -253,7 +255,7 @@ void DataParallel::State::set_initial_weights() {
 }
 
 void DataParallel::State::require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const {
-  const engine::Norm* const norm = setup.norm_of_one_cell();
+  const engine::Norm* const norm = setup.first_norm_on_1x1_images();
   if (norm == nullptr) return;
   const bool sync = setup.options.batch_norm == BatchNormMode::sync, ranks = setup.options.process_group != nullptr;
   bool single = sync && ranks && global_rows == 1;  // a micro-batch's rows on other ranks are unknown here

@@ -63,7 +63,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   if (training) require_two_values(rows, rows, /*micro_batches=*/1);
   Batch batch;
   batch.images = forward_images = images;
-  team.number_rows(rows);
+  team.extend_row_numbers(rows);
   forward_rows = 0;
   if (training) begin_change();
   if (training && begun) end_step();
@@ -76,7 +76,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
     if (worker.rank() == 0) offset = worker.runner.plan_of(0)->logits().offset;
   });
   engine::Worker& master = first();
-  const bool alone = setup.size() == 1;
+  const bool alone = setup.replica_count() == 1;
   const Shape shape = model.output().prepended(rows);
   const std::size_t bytes = static_cast<std::size_t>(shape.numel()) * setup.element_bytes();
   logits = Tensor(shape, setup.type(),

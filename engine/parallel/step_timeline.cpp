@@ -83,7 +83,7 @@ std::int64_t write_trace(Team& team, const ModelSetup& setup, const std::vector<
   for (const auto& worker : team.workers) zero = std::min(zero, first_moment(*worker->tracer));
   if (group != nullptr) {
     if (zero != kNever) zero += offset;
-    for (const std::int64_t first : team.of_all_ranks(zero)) zero = std::min(zero, first);
+    for (const std::int64_t first : team.values_of_all_ranks(zero)) zero = std::min(zero, first);
   }
   std::vector<std::string> events;
   std::int64_t steps = 0, dropped = 0;
@@ -99,7 +99,7 @@ std::int64_t write_trace(Team& team, const ModelSetup& setup, const std::vector<
   }
   if (group != nullptr) {
     events = collect(*group, events.front());
-    const std::vector<std::int64_t> all_dropped = team.of_all_ranks(dropped);
+    const std::vector<std::int64_t> all_dropped = team.values_of_all_ranks(dropped);
     dropped = 0;
     for (const std::int64_t of_rank : all_dropped) dropped += of_rank;
     if (!group->leads()) return steps;
@@ -115,10 +115,10 @@ std::int64_t write_trace(Team& team, const ModelSetup& setup, const std::vector<
 std::vector<LayerTime> layer_times(Team& team, const ModelSetup& setup) {
   if (team.workers.front()->tracer == nullptr) throw Error(ErrorCode::usage, "tracing is off; set trace_steps");
   kernels::Rates rates;
-  team.on_first([&](Worker& worker) { rates = worker.context().rates(); });
+  team.on_first_worker([&](Worker& worker) { rates = worker.context().rates(); });
   std::vector<LayerTime> times;
   for (int stage = 0; stage < setup.stage_count(); ++stage) {
-    Worker& worker = *team.workers[team.number(0, stage)];
+    Worker& worker = *team.workers[team.worker_number(0, stage)];
     trace(worker);
     std::ranges::move(layer_times(worker.runner, *worker.tracer, rates), std::back_inserter(times));
   }
@@ -126,13 +126,15 @@ std::vector<LayerTime> layer_times(Team& team, const ModelSetup& setup) {
 }
 
 double step_floor(Team& team, const ModelSetup& setup, std::int64_t batch) {
-  const std::int64_t local = setup.options.process_group ? (batch + setup.size() - 1) / setup.size() : batch;
+  const std::int64_t local =
+      setup.options.process_group ? (batch + setup.replica_count() - 1) / setup.replica_count() : batch;
   const bool same_rates = setup.options.devices.front().kind != DeviceKind::cuda;
   const auto plans_of = [&](const Worker& worker) {
     std::vector<const Plan*> plans;
     for (int micro = 0; micro < setup.options.grad_accum_steps; ++micro)
       for (int shard = 0; shard < worker.local_shards(); ++shard) {
-        const std::int64_t rows = setup.rows_of(setup.micro_batch(local, micro).size(), worker.rank(), shard).size();
+        const std::int64_t rows =
+            setup.rows_of(setup.rows_of_micro_batch(local, micro).size(), worker.rank(), shard).size();
         const bool gathers_logits = setup.options.loss == LossAt::gathered;
         if (rows > 0)
           plans.push_back(
@@ -142,7 +144,7 @@ double step_floor(Team& team, const ModelSetup& setup, std::int64_t batch) {
     return plans;
   };
   kernels::Rates first;  // measured once for all CPU replicas, because it takes memory and time
-  team.on_first([&](Worker& worker) {
+  team.on_first_worker([&](Worker& worker) {
     try {
       if (!plans_of(worker).empty()) first = worker.context().rates();
     } catch (const std::bad_alloc&) {  // the rates stay unknown

@@ -4,7 +4,7 @@ namespace dp::engine {
 
 LossScale read_loss_scale(Team& team) {
   LossScale scale;
-  team.on_first([&](Worker& first) {
+  team.on_first_worker([&](Worker& first) {
     first.gradient_sync->wait_until_idle();
     const kernels::LossScaler scaler = first.arenas.read_scaler();
     scale = {scaler.scale, scaler.good_steps};

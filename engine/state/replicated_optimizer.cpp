@@ -32,7 +32,7 @@ kernels::UpdateInputs ReplicatedOptimizer::inputs(const Optimizer& optimizer) co
 
 std::int64_t ReplicatedOptimizer::skipped() {
   kernels::StepResults results;
-  team_.on_first([&](Worker& first) {
+  team_.on_first_worker([&](Worker& first) {
     first.gradient_sync->wait_until_idle();
     first.compute().download(&results, first.arenas.results(), sizeof results);
     first.compute().synchronize();
@@ -56,7 +56,7 @@ bool ReplicatedOptimizer::set_state(const OptimizerState& state) {
   const std::vector<StateDict::Tensors> slots = tensors_by_slot(state);
   Loaded loaded{slots.empty() ? std::nullopt : std::optional(rule_named(state.optimizer)), state.updates};
   const bool leads = !team_.setup.options.process_group || team_.setup.options.process_group->leads();
-  if (team_.setup.options.process_group) loaded = team_.of_all_ranks(loaded).front();
+  if (team_.setup.options.process_group) loaded = team_.values_of_all_ranks(loaded).front();
   if (!loaded.rule) return false;
   const bool changed = reserve({*loaded.rule, /*state=*/true});
   for (std::size_t slot = 0; leads && slot < slots.size(); ++slot) state_dict_.set_optimizer_slot(slot, slots[slot]);

@@ -38,7 +38,7 @@ Tensor as_type(const Tensor& tensor, DType type, const std::string& what) try {
 template <typename F>
 StateDict::Tensors StateDict::joined(F&& of_stage) {
   std::vector<Tensors> stages(setup_.stages.size());
-  team_.on_first_of_stages([&](Worker& first) { stages[static_cast<std::size_t>(first.stage())] = of_stage(first); });
+  team_.on_first_replica([&](Worker& first) { stages[static_cast<std::size_t>(first.stage())] = of_stage(first); });
   Tensors all = std::move(stages.front());
   for (std::size_t stage = 1; stage < stages.size(); ++stage) std::ranges::move(stages[stage], std::back_inserter(all));
   return all;
@@ -95,8 +95,8 @@ std::unique_ptr<kernels::Buffer> StateDict::assemble(Worker& first, Arena arena,
   auto whole = first.context().allocate(first.arenas.table().bytes());
   auto* const to = static_cast<std::byte*>(whole->data());
   const std::size_t element = setup_.element_bytes();
-  for (int replica = 0; replica < team_.replica_count(); ++replica) {
-    const std::size_t number = team_.number(replica, first.stage());
+  for (int replica = 0; replica < team_.local_replica_count(); ++replica) {
+    const std::size_t number = team_.worker_number(replica, first.stage());
     LocalOptimizer& optimizer = team_.workers[number]->gradient_sync->optimizer();
     for (const LocalOptimizer::Part& part : optimizer.parts()) {
       if (part.range.size() == 0) continue;
@@ -149,7 +149,7 @@ void StateDict::set_weights(const Tensors& tensors) {
   const FoundWeights found = find_weights(tensors);
   team_.wait_for_all();
   all_gather_values();  // `tensors` may contain only some of them
-  team_.on_first_of_stages([&](Worker& first) {
+  team_.on_first_replica([&](Worker& first) {
     for (const Found& one : found.parameters)
       if (one.stage == first.stage()) first.arenas.import_entry(one.entry, one.tensor, first.arenas.values());
     for (const FoundBuffer& one : found.buffers)
@@ -174,7 +174,7 @@ void StateDict::set_optimizer_slot(std::size_t slot, const Tensors& tensors) {
   const std::vector<Found> found = find(tensors);
   team_.wait_for_all();
   std::vector<std::unique_ptr<kernels::Buffer>> wholes(setup_.stages.size());
-  team_.on_first_of_stages([&](Worker& first) {
+  team_.on_first_replica([&](Worker& first) {
     auto& whole = wholes[static_cast<std::size_t>(first.stage())];
     whole = assemble(first, Arena::state, slot);
     for (const Found& one : found)
@@ -204,7 +204,8 @@ void StateDict::all_gather_values() {
 }
 
 void StateDict::broadcast_running_statistics() {
-  if (!std::exchange(statistics_outdated_, false) || setup_.model.buffers().empty() || setup_.size() == 1) return;
+  if (!std::exchange(statistics_outdated_, false) || setup_.model.buffers().empty() || setup_.replica_count() == 1)
+    return;
   team_.on_workers([&](Worker& worker) {
     const NormTable& norms = setup_.stage(worker.stage()).norms;
     if (norms.count() == 0) return;

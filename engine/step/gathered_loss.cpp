@@ -7,7 +7,7 @@ namespace dp::engine {
 using kernels::Range;
 
 GatheredLoss::GatheredLoss(Worker& worker, const ModelSetup& setup)
-    : worker_(worker), setup_(setup), part_bytes_(static_cast<std::size_t>(setup.size())) {}
+    : worker_(worker), setup_(setup), part_bytes_(static_cast<std::size_t>(setup.replica_count())) {}
 
 GatheredLoss::Sizes GatheredLoss::sizes(const ModelSetup& setup, std::int64_t rows) {
   return {static_cast<std::size_t>(rows * setup.model.output().numel()) * setup.element_bytes(),
@@ -51,11 +51,11 @@ void GatheredLoss::upload_labels(const Batch& batch, Range rows) {
 }
 
 void GatheredLoss::gather_logits(std::int64_t rows) {
-  if (setup_.size() == 1) return;
+  if (setup_.replica_count() == 1) return;
   const Plan* plan = worker_.runner.plan_of(0);
   const auto rank = static_cast<std::size_t>(worker_.rank());
   const std::size_t row = static_cast<std::size_t>(setup_.model.output().numel()) * setup_.element_bytes();
-  for (int r = 0; r < setup_.size(); ++r)
+  for (int r = 0; r < setup_.replica_count(); ++r)
     part_bytes_[static_cast<std::size_t>(r)] = static_cast<std::size_t>(setup_.rows_of_shard(rows, r).size()) * row;
   if (rank == 0) reserve(rows);
   worker_.compute_communicator->gather(plan ? worker_.runner.address(0, plan->logits()) : nullptr,
@@ -66,7 +66,7 @@ void GatheredLoss::run(std::int64_t rows) {
   if (rows == 0) return;
   const Plan* plan = worker_.runner.plan_of(0);
   gather_logits(rows);
-  const bool master = worker_.rank() == 0, alone = setup_.size() == 1;
+  const bool master = worker_.rank() == 0, alone = setup_.replica_count() == 1;
   if (master) {
     kernels::Op& loss = op(rows);
     kernels::run_op<kernels::SoftmaxCrossEntropy>(

@@ -29,14 +29,14 @@ std::vector<Range> parts_of(const Replica& replica, const std::vector<Bucket>& b
   return parts;
 }
 
-std::int64_t blocks_of(const NormOfStages& stages, int first, int last) {
+std::int64_t blocks_of(const GradientNormOfStages& stages, int first, int last) {
   std::int64_t blocks = 0;
   for (int rank = first; rank < last; ++rank) blocks += stages.blocks[static_cast<std::size_t>(rank)];
   return blocks;
 }
 
 GradientNorm norm_of(Replica& replica, const std::vector<Bucket>& buckets, const std::vector<Range>& own,
-                     const std::optional<LossScaling>& scaling, const NormOfStages& stages) {
+                     const std::optional<LossScaling>& scaling, const GradientNormOfStages& stages) {
   if (!stages.communicator) return {replica, buckets, own, scaling};
   const int rank = stages.communicator->rank();
   return {replica,
@@ -98,46 +98,46 @@ void RoundedGradients::widen(std::size_t bucket, Stream& stream) {
 
 GradientSync::GradientSync(Replica& replica, std::unique_ptr<Communicator> communicator, Reduce mode,
                            std::vector<Bucket> buckets, const ParameterGroups& groups, const Failpoints& failpoints,
-                           DType reduce_dtype, std::optional<LossScaling> scaling, bool keeps_values,
-                           NormOfStages stages)
+                           DType reduce_dtype, std::optional<LossScaling> scaling, bool needs_all_values,
+                           GradientNormOfStages stages)
     : replica_(replica),
       communicator_(std::move(communicator)),
       mode_(mode),
       buckets_(std::move(buckets)),
       failpoints_(failpoints),
-      element_(size_of(replica.arenas.table().type())),
+      element_bytes_(size_of(replica.arenas.table().type())),
       type_(replica.arenas.table().type()),
       scaling_(scaling),
-      keeps_values_(keeps_values),
-      own_(parts_of(replica, buckets_, mode, communicator_ ? communicator_->size() : 1)),
-      optimizer_(replica, own_, groups),
-      stages_(std::move(stages)),
-      norm_(norm_of(replica, buckets_, own_, scaling, stages_)) {
+      needs_all_values_(needs_all_values),
+      own_ranges_(parts_of(replica, buckets_, mode, communicator_ ? communicator_->size() : 1)),
+      optimizer_(replica, own_ranges_, groups),
+      norm_of_stages_(std::move(stages)),
+      norm_(norm_of(replica, buckets_, own_ranges_, scaling, norm_of_stages_)) {
   Context& context = replica.context();
-  if (stages_.communicator)
-    stages_.communicator->reserve(static_cast<std::size_t>(norm_.all_blocks()) * sizeof(double));
+  if (norm_of_stages_.communicator)
+    norm_of_stages_.communicator->reserve(static_cast<std::size_t>(norm_.all_blocks()) * sizeof(double));
   if (communicator_) {
-    comm_ = context.make_stream(StreamUse::communication);
-    comm_->label(replica.clock.label_of(Phase::broadcast));
+    comm_stream_ = context.make_stream(StreamUse::communication);
+    comm_stream_->label(replica.clock.label_of(Phase::broadcast));
     if (reduce_dtype == DType::bf16) rounded_.emplace(replica, buckets_);
     communicator_->set_summands(replica.local_shards(), rounded_ ? rounded_->stride() : replica.arenas.table().size());
     std::int64_t largest = 0;
     for (const Bucket& bucket : buckets_) largest = std::max(largest, bucket.range.size());
-    communicator_->reserve(static_cast<std::size_t>(largest) * element_);
+    communicator_->reserve(static_cast<std::size_t>(largest) * element_bytes_);
   }
   gradients_done_ = context.make_event();
   weights_arrived_ = context.make_event();
   const bool mixed = replica.arenas.mixed();
   for (std::size_t i = 0; i < buckets_.size(); ++i) {
     const Bucket& bucket = buckets_[i];
-    const Range own = own_[i];
+    const Range own = own_ranges_[i];
     if (rounded_) rounded_->add_bucket(bucket.range, own);
     casts_.emplace_back();
     for (const Range& others : {Range{bucket.range.begin, own.begin}, Range{own.end, bucket.range.end}})
-      if (mixed && others.size() != 0 && !arrives_low(bucket)) casts_.back().push_back(cast_of(others));
+      if (mixed && others.size() != 0 && !arrives_in_activation_type(bucket)) casts_.back().push_back(cast_of(others));
   }
   if (mixed) cast_all_ = cast_of({0, replica.arenas.table().size()});
-  for (const Communicator* const between : {communicator_.get(), stages_.communicator.get()})
+  for (const Communicator* const between : {communicator_.get(), norm_of_stages_.communicator.get()})
     if (between) partial_bytes_.resize(std::max(partial_bytes_.size(), static_cast<std::size_t>(between->size())));
 }
 
@@ -157,30 +157,30 @@ void GradientSync::run(const Cast& cast) {
 GradientSync::~GradientSync() {
   stop();
   communicator_.reset();
-  stages_.communicator.reset();
+  norm_of_stages_.communicator.reset();
 }
 
-void GradientSync::stop() { comm_.reset(); }
+void GradientSync::stop() { comm_stream_.reset(); }
 
 void GradientSync::trace(Tracer& tracer) {
   if (!communicator_) return;
-  comm_->trace(&tracer.communication);
+  comm_stream_->trace(&tracer.communication);
   communicator_->trace(&tracer.communication);
 }
 
 void GradientSync::begin(std::int64_t step, bool per_bucket) {
   step_ = step;
   per_bucket_ = per_bucket;
-  next_ = 0;
-  values_apart_ = arrives_low(buckets_.front());
+  next_bucket_ = 0;
+  values_incomplete_ = arrives_in_activation_type(buckets_.front());
 }
 
 void GradientSync::entries_ready(int entry) {
-  while (next_ < buckets_.size() && buckets_[next_].first_entry >= entry) bucket_ready(next_);
+  while (next_bucket_ < buckets_.size() && buckets_[next_bucket_].first_entry >= entry) bucket_ready(next_bucket_);
 }
 
 void GradientSync::bucket_ready(std::size_t bucket) {
-  ++next_;
+  ++next_bucket_;
   const Phase interrupted = replica_.clock.phase();
   reduce_bucket(bucket);
   if (per_bucket_) update_bucket(bucket);
@@ -197,29 +197,29 @@ void GradientSync::enter(Phase phase, std::size_t bucket) {
   const double nan64 = std::numeric_limits<double>::quiet_NaN();
   const float nan32 = std::numeric_limits<float>::quiet_NaN();
   stream().upload(replica_.arenas.gradient(buckets_[bucket].range.begin),
-                  type_ == DType::f64 ? static_cast<const void*>(&nan64) : &nan32, element_);
+                  type_ == DType::f64 ? static_cast<const void*>(&nan64) : &nan32, element_bytes_);
 }
 
 void GradientSync::reduce_bucket(std::size_t bucket) {
   if (communicator_) {
     replica_.compute().record(*gradients_done_);
-    comm_->wait(*gradients_done_);
+    comm_stream_->wait(*gradients_done_);
   }
   enter(Phase::reduce, bucket);
-  if (!communicator_) return optimizer_.clear_frozen(bucket, stream());
+  if (!communicator_) return optimizer_.zero_frozen_gradients(bucket, stream());
   const Range range = buckets_[bucket].range;
   const std::int64_t count = range.size();
   const DType type = rounded_ ? DType::bf16 : type_;
-  if (rounded_) rounded_->round(bucket, *comm_);
+  if (rounded_) rounded_->round(bucket, *comm_stream_);
   void* const data = rounded_ ? rounded_->data() : replica_.arenas.gradient(range.begin);
   switch (mode_) {
-    case Reduce::all_reduce: communicator_->all_reduce(data, count, type, *comm_); break;
-    case Reduce::sharded: communicator_->reduce_scatter(data, count, type, *comm_); break;
+    case Reduce::all_reduce: communicator_->all_reduce(data, count, type, *comm_stream_); break;
+    case Reduce::sharded: communicator_->reduce_scatter(data, count, type, *comm_stream_); break;
     case Reduce::automatic:  // resolved() has replaced it
-    case Reduce::master: communicator_->reduce(data, count, type, 0, *comm_);
+    case Reduce::master: communicator_->reduce(data, count, type, 0, *comm_stream_);
   }
-  if (rounded_) rounded_->widen(bucket, *comm_);
-  optimizer_.clear_frozen(bucket, *comm_);
+  if (rounded_) rounded_->widen(bucket, *comm_stream_);
+  optimizer_.zero_frozen_gradients(bucket, *comm_stream_);
 }
 
 void GradientSync::update_bucket(std::size_t bucket) {
@@ -229,33 +229,33 @@ void GradientSync::update_bucket(std::size_t bucket) {
   enter(Phase::broadcast, bucket);
   const Range range = buckets_[bucket].range;
   if (mode_ == Reduce::master)
-    communicator_->broadcast(replica_.arenas.value(range.begin), range.size(), type_, 0, *comm_);
+    communicator_->broadcast(replica_.arenas.value(range.begin), range.size(), type_, 0, *comm_stream_);
   if (mode_ == Reduce::sharded) all_gather_weights(buckets_[bucket]);
   for (const Cast& cast : casts_[bucket]) run(cast);
   if (bucket + 1 < buckets_.size()) return;
-  comm_->record(*weights_arrived_);
-  arriving_ = true;
+  comm_stream_->record(*weights_arrived_);
+  must_wait_for_weights_ = true;
 }
 
-bool GradientSync::arrives_low(const Bucket& bucket) const {
+bool GradientSync::arrives_in_activation_type(const Bucket& bucket) const {
   const std::int64_t vectors = replica_.arenas.table().vectors();  // layers read them in full precision
-  return mode_ == Reduce::sharded && !keeps_values_ && vectors != 0 && bucket.range.begin >= vectors;
+  return mode_ == Reduce::sharded && !needs_all_values_ && vectors != 0 && bucket.range.begin >= vectors;
 }
 
 void GradientSync::all_gather_weights(const Bucket& bucket) {
   const Range range = bucket.range;
-  if (!arrives_low(bucket))
-    return communicator_->all_gather(replica_.arenas.value(range.begin), range.size(), type_, *comm_);
+  if (!arrives_in_activation_type(bucket))
+    return communicator_->all_gather(replica_.arenas.value(range.begin), range.size(), type_, *comm_stream_);
   const Context& context = replica_.context();
   // An all-gather does no arithmetic: any type of the same size works.
   const DType carrier = context.element_bytes(context.activation_type()) == 2 ? DType::bf16 : DType::f64;
-  communicator_->all_gather(replica_.arenas.low_value(range.begin), range.size(), carrier, *comm_);
+  communicator_->all_gather(replica_.arenas.low_value(range.begin), range.size(), carrier, *comm_stream_);
 }
 
 void GradientSync::update(bool norm) {
   if (communicator_) {  // the update reads inputs uploaded on the compute stream
     replica_.compute().record(*gradients_done_);
-    comm_->wait(*gradients_done_);
+    comm_stream_->wait(*gradients_done_);
   }
   if (norm) compute_norm();
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) update_bucket(bucket);
@@ -263,11 +263,11 @@ void GradientSync::update(bool norm) {
 
 void GradientSync::compute_norm() {
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
-    norm_.sum_own(bucket, stream());
+    norm_.sum_own_squares(bucket, stream());
     if (mode_ == Reduce::sharded && communicator_) share_partials_of_bucket(bucket);
   }
   if (mode_ == Reduce::master && scaling_ && communicator_)  // every replica adapts its own copy of the scale
-    communicator_->broadcast(norm_.partials(0), norm_.blocks(), DType::f64, 0, *comm_);
+    communicator_->broadcast(norm_.partials(0), norm_.blocks(), DType::f64, 0, *comm_stream_);
   else if (mode_ == Reduce::master && replica_.rank() != 0)
     return;
   share_partials_of_stages();
@@ -275,13 +275,13 @@ void GradientSync::compute_norm() {
 }
 
 void GradientSync::share_partials_of_stages() {
-  if (!stages_.communicator) return;
-  const auto ranks = static_cast<std::size_t>(stages_.communicator->size());
+  if (!norm_of_stages_.communicator) return;
+  const auto ranks = static_cast<std::size_t>(norm_of_stages_.communicator->size());
   for (std::size_t rank = 0; rank < ranks; ++rank)
-    partial_bytes_[rank] = static_cast<std::size_t>(stages_.blocks[rank]) * sizeof(double);
+    partial_bytes_[rank] = static_cast<std::size_t>(norm_of_stages_.blocks[rank]) * sizeof(double);
   const std::span<const std::size_t> bytes = std::span(partial_bytes_).first(ranks);
-  stages_.communicator->gather(norm_.partials(0), norm_.all_partials(), bytes, 0, stream());
-  stages_.communicator->broadcast(norm_.all_partials(), norm_.all_blocks(), DType::f64, 0, stream());
+  norm_of_stages_.communicator->gather(norm_.partials(0), norm_.all_partials(), bytes, 0, stream());
+  norm_of_stages_.communicator->broadcast(norm_.all_partials(), norm_.all_blocks(), DType::f64, 0, stream());
 }
 
 void GradientSync::share_partials_of_bucket(std::size_t bucket) {
@@ -292,42 +292,42 @@ void GradientSync::share_partials_of_bucket(std::size_t bucket) {
   double* whole = norm_.partials(bucket);
   const auto ranks = static_cast<std::size_t>(communicator_->size());
   const std::span<const std::size_t> bytes = std::span(partial_bytes_).first(ranks);
-  communicator_->gather(norm_.own_partials(bucket), whole, bytes, 0, *comm_);
-  communicator_->broadcast(whole, norm_blocks(range), DType::f64, 0, *comm_);
+  communicator_->gather(norm_.own_partials(bucket), whole, bytes, 0, *comm_stream_);
+  communicator_->broadcast(whole, norm_blocks(range), DType::f64, 0, *comm_stream_);
 }
 
 void GradientSync::wait_for_weights() {
-  if (std::exchange(arriving_, false)) replica_.compute().wait(*weights_arrived_);
+  if (std::exchange(must_wait_for_weights_, false)) replica_.compute().wait(*weights_arrived_);
 }
 
 void GradientSync::take_turns(kernels::CaptureTurn* turn) {
   if (communicator_) communicator_->take_turns(turn);
-  if (stages_.communicator) stages_.communicator->take_turns(turn);
+  if (norm_of_stages_.communicator) norm_of_stages_.communicator->take_turns(turn);
 }
 
 void GradientSync::reset() {
-  next_ = 0;
-  arriving_ = false;
+  next_bucket_ = 0;
+  must_wait_for_weights_ = false;
   if (communicator_) communicator_->reset();
-  if (stages_.communicator) stages_.communicator->reset();
+  if (norm_of_stages_.communicator) norm_of_stages_.communicator->reset();
 }
 
 void GradientSync::broadcast_weights() {
   if (communicator_) {
     replica_.compute().record(*gradients_done_);
-    comm_->wait(*gradients_done_);
-    comm_->label(replica_.clock.label_of(Phase::broadcast));
-    communicator_->broadcast(replica_.arenas.values(), replica_.arenas.table().size(), type_, 0, *comm_);
+    comm_stream_->wait(*gradients_done_);
+    comm_stream_->label(replica_.clock.label_of(Phase::broadcast));
+    communicator_->broadcast(replica_.arenas.values(), replica_.arenas.table().size(), type_, 0, *comm_stream_);
   }
   if (cast_all_.op) run(cast_all_);
   wait_until_idle();
 }
 
 void GradientSync::all_gather_values() {
-  if (!std::exchange(values_apart_, false)) return;
+  if (!std::exchange(values_incomplete_, false)) return;
   for (const Bucket& bucket : buckets_)
-    if (arrives_low(bucket))
-      communicator_->all_gather(replica_.arenas.value(bucket.range.begin), bucket.range.size(), type_, *comm_);
+    if (arrives_in_activation_type(bucket))
+      communicator_->all_gather(replica_.arenas.value(bucket.range.begin), bucket.range.size(), type_, *comm_stream_);
   wait_until_idle();
 }
 
@@ -335,12 +335,12 @@ void GradientSync::broadcast_state() {
   if (!communicator_) return;
   for (int slot = 0; slot < slots_of(optimizer_.rule()); ++slot)
     communicator_->broadcast(optimizer_.state(static_cast<std::size_t>(slot), optimizer_.parts().front()),
-                             replica_.arenas.table().size(), type_, 0, *comm_);
+                             replica_.arenas.table().size(), type_, 0, *comm_stream_);
   wait_until_idle();
 }
 
 void GradientSync::wait_until_idle() {
-  if (comm_) comm_->synchronize();
+  if (comm_stream_) comm_stream_->synchronize();
 }
 
 }  // namespace dp::engine

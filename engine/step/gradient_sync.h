@@ -20,11 +20,11 @@ namespace dp::engine {
 // The elements of a bucket that `rank` updates. That rank also stores their optimizer state.
 kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks);
 
-// The norm of the gradient over all stages of a pipeline.
-struct NormOfStages {
-  // Connects the stages of one replica. The last stage has rank 0. Null without a pipeline, or if no norm is computed.
+// What a stage of a pipeline needs for the norm of the whole gradient, to which all stages of a replica contribute.
+struct GradientNormOfStages {
+  // Between the stages of one replica. The last stage has rank 0. Null without a pipeline, or if no norm is computed.
   std::unique_ptr<kernels::Communicator> communicator;
-  std::vector<std::int64_t> blocks;  // partial sums of each stage, by rank
+  std::vector<std::int64_t> blocks;  // number of partial sums of each stage, by rank
 };
 
 // Gradient reduction in bfloat16 (docs/decisions/0026). A bucket is rounded into a separate buffer and reduced there.
@@ -59,11 +59,11 @@ class GradientSync {
  public:
   // `communicator` is null for a single replica with one shard; all work then runs on the compute stream.
   // `reduce_dtype`: bf16; any other type means the gradients' own type. `scaling`: set if the loss, and hence the
-  // gradients, are scaled. `keeps_values`: every replica needs all full-precision values after each step.
+  // gradients, are scaled. `needs_all_values`: every replica needs all full-precision values after each step.
   GradientSync(Replica& replica, std::unique_ptr<kernels::Communicator> communicator, Reduce mode,
                std::vector<Bucket> buckets, const ParameterGroups& groups, const Failpoints& failpoints,
-               DType reduce_dtype, std::optional<kernels::LossScaling> scaling = {}, bool keeps_values = true,
-               NormOfStages stages = {});
+               DType reduce_dtype, std::optional<kernels::LossScaling> scaling = {}, bool needs_all_values = true,
+               GradientNormOfStages stages = {});
   ~GradientSync();
   // Ends the work on the communication stream. Call it on all replicas before any of them is destroyed, because
   // replicas read each other's memory. Afterwards this object may only be destroyed.
@@ -76,7 +76,7 @@ class GradientSync {
   // Records the communication stream's work in `tracer` from now on. The tracer must outlive this object.
   void trace(Tracer& tracer);
 
-  // Begins a step. `per_bucket`: updates each bucket as soon as it is reduced; otherwise update() updates all buckets.
+  // Begins a step. `per_bucket`: each bucket is updated as soon as it is reduced; otherwise update() updates them all.
   void begin(std::int64_t step, bool per_bucket);
   // Call it when the gradients of `bucket` are complete on this replica and backward no longer reads its weights. Once
   // per bucket and step, in bucket order.
@@ -92,7 +92,7 @@ class GradientSync {
   void wait_for_weights();
   // Restarts the step after a failed graph capture. The work since begin() was only captured and will not run.
   void reset();
-  // Copies the master's weights to every replica, e.g. after a load, and updates the copy that layers read.
+  // Copies the master's weights to every replica, for example after a load, and renews the copy that layers read.
   void broadcast_weights();
   void broadcast_state();  // of the optimizer; only if every replica stores all of it (all_reduce)
   // Gives every replica all full-precision values, if each has only its own part of them.
@@ -100,7 +100,7 @@ class GradientSync {
   void wait_until_idle();  // blocks this thread until the communication stream's work is done
 
  private:
-  kernels::Stream& stream() { return communicator_ ? *comm_ : replica_.compute(); }
+  kernels::Stream& stream() { return communicator_ ? *comm_stream_ : replica_.compute(); }
   // Mixed precision: converts a range of the values to the type that layers read.
   struct Cast {
     std::int64_t begin = 0;  // element
@@ -114,7 +114,8 @@ class GradientSync {
   void compute_norm();
   void share_partials_of_bucket(std::size_t bucket);
   void share_partials_of_stages();
-  bool arrives_low(const Bucket& bucket) const;
+  // Whether this replica receives the bucket's weights in the type that layers read, not in full precision.
+  bool arrives_in_activation_type(const Bucket& bucket) const;
   void all_gather_weights(const Bucket& bucket);
 
   Replica& replica_;
@@ -122,23 +123,24 @@ class GradientSync {
   const Reduce mode_;
   const std::vector<Bucket> buckets_;
   const Failpoints& failpoints_;
-  const std::size_t element_;  // bytes
+  const std::size_t element_bytes_;
   const DType type_;
   const std::optional<kernels::LossScaling> scaling_;
-  const bool keeps_values_;
+  const bool needs_all_values_;
   std::optional<RoundedGradients> rounded_;  // set if the reduction uses bf16
-  std::unique_ptr<kernels::Stream> comm_;
+  std::unique_ptr<kernels::Stream> comm_stream_;
   std::unique_ptr<kernels::Event> gradients_done_;
   std::unique_ptr<kernels::Event> weights_arrived_;  // recorded after the last bucket
-  bool arriving_ = false, values_apart_ = false;
-  const std::vector<kernels::Range> own_;  // this replica's part of each bucket
+  bool must_wait_for_weights_ = false;               // the compute stream must wait for weights_arrived_
+  bool values_incomplete_ = false;                   // this replica has only its own part of the full-precision values
+  const std::vector<kernels::Range> own_ranges_;     // this replica's part of each bucket
   LocalOptimizer optimizer_;
-  NormOfStages stages_;
+  GradientNormOfStages norm_of_stages_;
   GradientNorm norm_;
   std::vector<std::vector<Cast>> casts_;  // per bucket: ranges that other replicas update
   Cast cast_all_;
   std::vector<std::size_t> partial_bytes_;  // scratch memory: each rank's partial sums of one bucket's norm
-  std::size_t next_ = 0;                    // next bucket to become ready
+  std::size_t next_bucket_ = 0;             // next bucket to become ready
   std::int64_t step_ = 0;
   bool per_bucket_ = true;
 };

@@ -18,20 +18,20 @@ std::int64_t norm_blocks(const std::vector<Bucket>& buckets) {
 }
 
 GradientNorm::GradientNorm(Replica& replica, const std::vector<Bucket>& buckets, const std::vector<Range>& own,
-                           std::optional<LossScaling> scaling, std::int64_t before, std::int64_t behind)
-    : replica_(replica), own_(own), first_block_{before} {
+                           std::optional<LossScaling> scaling, std::int64_t blocks_before, std::int64_t blocks_after)
+    : replica_(replica), own_(own), first_block_{blocks_before} {
   Context& context = replica.context();
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     buckets_.push_back(buckets[i].range);
     first_block_.push_back(first_block_.back() + norm_blocks(buckets[i].range));
     ops_.push_back(own[i].size() != 0 ? context.make_op(GradNormPartials{own[i].size()}) : nullptr);
   }
-  const std::int64_t all = first_block_.back() + behind;
+  const std::int64_t all = first_block_.back() + blocks_after;
   partials_ = replica.device.allocate(static_cast<std::size_t>(all) * sizeof(double), &MemoryUse::other);
   finish_ = context.make_op(GradNormFinish{all, scaling});
 }
 
-void GradientNorm::sum_own(std::size_t bucket, Stream& stream) {
+void GradientNorm::sum_own_squares(std::size_t bucket, Stream& stream) {
   if (ops_[bucket] == nullptr) return;
   run_op<GradNormPartials>(*ops_[bucket], stream,
                            {.x = replica_.arenas.gradient(own_[bucket].begin), .partials = own_partials(bucket)});
@@ -46,7 +46,7 @@ void GradientNorm::finish(Stream& stream) {
 }
 
 LocalOptimizer::LocalOptimizer(Replica& replica, const std::vector<Range>& parts, const ParameterGroups& groups)
-    : replica_(replica), element_(size_of(replica.arenas.table().type())) {
+    : replica_(replica), element_bytes_(size_of(replica.arenas.table().type())) {
   std::int64_t held = 0;
   for (const Range& range : parts) {
     parts_.push_back({range, held});
@@ -54,27 +54,27 @@ LocalOptimizer::LocalOptimizer(Replica& replica, const std::vector<Range>& parts
     frozen_.emplace_back();
     for (const Range& one : groups.frozen_in(range))
       frozen_.back().push_back(
-          {one.begin, replica.context().make_op(Fill{static_cast<std::size_t>(one.size()) * element_})});
+          {one.begin, replica.context().make_op(Fill{static_cast<std::size_t>(one.size()) * element_bytes_})});
   }
   if (const std::vector<std::uint8_t>& map = groups.map(); !map.empty()) {
     groups_ = replica.device.allocate(map.size(), &MemoryUse::other);
     replica.compute().copy(groups_->data(), map.data(), map.size());
     replica.compute().synchronize();
   }
-  use({});  // most runs use this rule: its kernels are loaded before the first collective
+  set_kind({});  // most runs use this rule: its kernels are loaded before the first collective
 }
 
 std::byte* LocalOptimizer::state(std::size_t slot, const Part& part) {
   if (state_ == nullptr) return nullptr;
   const Part& last = parts_.back();
   const std::int64_t element = static_cast<std::int64_t>(slot) * (last.offset + last.range.size()) + part.offset;
-  return static_cast<std::byte*>(state_->data()) + static_cast<std::size_t>(element) * element_;
+  return static_cast<std::byte*>(state_->data()) + static_cast<std::size_t>(element) * element_bytes_;
 }
 
 std::size_t LocalOptimizer::bytes_for(const UpdateKind& kind) const {
   if (state_ != nullptr && kind.rule == rule_) return held_bytes();
   const Part& last = parts_.back();
-  return state_bytes(kind, last.offset + last.range.size(), element_);
+  return state_bytes(kind, last.offset + last.range.size(), element_bytes_);
 }
 
 void LocalOptimizer::ensure_state(const UpdateKind& kind) {
@@ -83,11 +83,11 @@ void LocalOptimizer::ensure_state(const UpdateKind& kind) {
     replica_.device.forget(held_bytes(), &MemoryUse::optimizer);
     state_.reset();
   }
-  use({kind.rule, false});
+  set_kind({kind.rule, false});
   if (state_ == nullptr && bytes != 0) state_ = replica_.device.allocate(bytes, &MemoryUse::optimizer);
 }
 
-void LocalOptimizer::use(const UpdateKind& kind) {
+void LocalOptimizer::set_kind(const UpdateKind& kind) {
   uses_state_ = kind.state;
   if (kind.rule == rule_ && !ops_.empty()) return;
   rule_ = kind.rule;
@@ -100,7 +100,7 @@ void LocalOptimizer::use(const UpdateKind& kind) {
   }
 }
 
-void LocalOptimizer::clear_frozen(std::size_t part, Stream& stream) {
+void LocalOptimizer::zero_frozen_gradients(std::size_t part, Stream& stream) {
   for (const Frozen& frozen : frozen_[part])
     run_op<Fill>(*frozen.clear, stream, {.dst = replica_.arenas.gradient(frozen.begin)});
 }

@@ -22,10 +22,11 @@ inline std::size_t norm_bytes(const std::vector<Bucket>& buckets) {
 class GradientNorm {
  public:
   // `own`: this replica's part of each bucket; it begins at a block of the bucket. With a pipeline, the buckets are
-  // those of one stage. The blocks of all stages are in bucket order: `before` ones of later stages precede these, and
-  // `behind` ones of earlier stages follow.
+  // those of one stage, and the memory has the blocks of all stages, from the last stage to the first: `blocks_before`
+  // of later stages, then this stage's, then `blocks_after` of earlier stages.
   GradientNorm(Replica& replica, const std::vector<Bucket>& buckets, const std::vector<kernels::Range>& own,
-               std::optional<kernels::LossScaling> scaling, std::int64_t before = 0, std::int64_t behind = 0);
+               std::optional<kernels::LossScaling> scaling, std::int64_t blocks_before = 0,
+               std::int64_t blocks_after = 0);
 
   double* partials(std::size_t bucket) { return partials(bucket, buckets_[bucket].begin); }
   double* own_partials(std::size_t bucket) { return partials(bucket, own_[bucket].begin); }
@@ -33,9 +34,9 @@ class GradientNorm {
   double* all_partials() { return static_cast<double*>(partials_->data()); }          // of all stages
   std::int64_t all_blocks() const { return static_cast<std::int64_t>(partials_->bytes() / sizeof(double)); }
 
-  // Enqueue.
-  void sum_own(std::size_t bucket, kernels::Stream& stream);
-  void finish(kernels::Stream& stream);  // requires the partial sums of all blocks
+  // These enqueue.
+  void sum_own_squares(std::size_t bucket, kernels::Stream& stream);
+  void finish(kernels::Stream& stream);  // the norm, from the partial sums of all blocks
 
  private:
   double* partials(std::size_t bucket, std::int64_t element) {
@@ -79,9 +80,9 @@ class LocalOptimizer {
   void ensure_state(const UpdateKind& kind);
 
   // Sets the kind of the next updates. With state: requires ensure_state().
-  void use(const UpdateKind& kind);
-  // Enqueues. Sets the reduced gradients of frozen parameters to zero.
-  void clear_frozen(std::size_t part, kernels::Stream& stream);
+  void set_kind(const UpdateKind& kind);
+  // These enqueue. zero_frozen_gradients(): the reduced gradients of frozen parameters.
+  void zero_frozen_gradients(std::size_t part, kernels::Stream& stream);
   void update(std::size_t part, kernels::Stream& stream);
 
  private:
@@ -91,7 +92,7 @@ class LocalOptimizer {
   };
 
   Replica& replica_;
-  const std::size_t element_;  // bytes
+  const std::size_t element_bytes_;
   std::vector<Part> parts_;
   std::vector<std::vector<Frozen>> frozen_;  // per part
   std::unique_ptr<kernels::Buffer> groups_;  // ParameterGroups::map(); null without groups

@@ -161,9 +161,9 @@ std::size_t ModelSetup::parameter_bytes() const {
   return bytes;
 }
 
-const Norm* ModelSetup::norm_of_one_cell() const {
+const Norm* ModelSetup::first_norm_on_1x1_images() const {
   for (const Stage& stage : stages)
-    if (const Norm* const norm = stage.norms.of_one_cell()) return norm;
+    if (const Norm* const norm = stage.norms.first_on_1x1_images()) return norm;
   return nullptr;
 }
 

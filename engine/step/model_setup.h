@@ -1,4 +1,4 @@
-// What every part of a DataParallel reads and none changes once the replicas exist.
+// The model, its options and its stages, which all parts of a DataParallel read. They do not change after construction.
 #pragma once
 
 #include <deque>
@@ -33,8 +33,8 @@ struct Stage {
   std::unique_ptr<ParameterGroups> groups;
   std::vector<AllGather> forward_all_gathers, backward_all_gathers;  // for training with synchronised normalisation
   std::vector<AllGather> pooled_all_gathers;                         // for pooled running statistics
-  // PlanStep::ready_from of each segment of backward, in order. Replicas without rows use it, so that every device makes
-  // the calls of both communicators in the same order.
+  // PlanStep::ready_from of each segment of backward, in order. Replicas without rows use it, so that every device
+  // makes the calls of both communicators in the same order.
   std::vector<std::vector<int>> ready_in_segment;
 };
 
@@ -43,16 +43,16 @@ using OpenContext = std::function<std::unique_ptr<kernels::Context>()>;
 struct ModelSetup {
   ModelSetup(const Model& m, DataParallelOptions resolved) : model(m), options(std::move(resolved)) {}
 
-  // Makes the stages. `context` belongs to a device of the replicas' kind and chooses the parameter layouts. `open`
+  // Makes the stages. The ops of `context`, on a device of the replicas' kind, choose the parameter layouts. `open`
   // opens further contexts of the first device, to measure layers on. Throws Error(usage) if the model has no
   // parameters, or if the options do not fit the model.
   void make_stages(kernels::Context& context, const OpenContext& open);
 
-  int size() const { return ranks_of(options); }               // replicas of all ranks
+  int replica_count() const { return ranks_of(options); }      // on all ranks
   int stage_count() const { return options.pipeline.stages; }  // devices of one replica
   bool pipelined() const { return stage_count() > 1; }
-  int shards() const { return shards_of(options); }       // of a batch, over all replicas
-  int local_shards() const { return shards() / size(); }  // of one replica
+  int shards() const { return shards_of(options); }                // of a batch, over all replicas
+  int local_shards() const { return shards() / replica_count(); }  // of one replica
   bool scales_loss() const { return options.amp == Amp::float16; }
   bool update_needs_whole_gradient() const {
     return options.clip_grad_norm || options.on_nonfinite == OnNonfinite::skip || scales_loss();
@@ -97,7 +97,7 @@ struct ModelSetup {
                                          : shard_of(batch, shard, options.split_weights);
   }
   // The rows of micro-batch `micro` of a step.
-  kernels::Range micro_batch(std::int64_t rows, int micro) const {
+  kernels::Range rows_of_micro_batch(std::int64_t rows, int micro) const {
     return shard_of(rows, micro, options.grad_accum_steps, Split::balanced);
   }
   // The buckets of a stage's gradients, in the order in which they become ready. `usual_bytes`: their size unless the
@@ -105,8 +105,8 @@ struct ModelSetup {
   std::vector<Bucket> buckets_of(const Stage& stage, std::size_t usual_bytes) const;
   DType type() const { return stages.front().table->type(); }  // of parameters and their gradients
   std::size_t element_bytes() const { return size_of(type()); }
-  std::size_t parameter_bytes() const;   // of one copy of all parameters
-  const Norm* norm_of_one_cell() const;  // the first with one value per channel and image, or null
+  std::size_t parameter_bytes() const;           // of one copy of all parameters
+  const Norm* first_norm_on_1x1_images() const;  // which have one value per channel; null if there is none
 
   const Model model;
   DataParallelOptions options;  // resolved

@@ -72,7 +72,7 @@ StepGraphs::StepGraphs(Team& team, std::string refusal, bool required)
     : team_(team),
       refusal_(std::move(refusal)),
       required_(required),
-      several_(team.setup.options.process_group && team.setup.size() > 1),
+      several_(team.setup.options.process_group && team.setup.replica_count() > 1),
       barrier_(static_cast<int>(team.workers.size()), team.pool.abort_flag()) {
   for (const auto& worker : team.workers) links_.push_back(team.ends_of_links(worker->number));
   if (!refusal_.empty()) return;
@@ -88,8 +88,8 @@ StepGraphs::StepGraphs(Team& team, std::string refusal, bool required)
 }
 
 bool StepGraphs::on_all_ranks(bool yes) const {
-  const std::vector<char> all = team_.of_all_ranks(static_cast<char>(yes));
-  return std::count(all.begin(), all.end(), char{1}) == team_.setup.size();
+  const std::vector<char> all = team_.values_of_all_ranks(static_cast<char>(yes));
+  return std::count(all.begin(), all.end(), char{1}) == team_.setup.replica_count();
 }
 
 // With several ranks, a kind is identified by its global batch size: local sizes may differ between ranks.

@@ -67,24 +67,24 @@ void Team::wait_for_all() {
   });
 }
 
-void Team::number_rows(std::int64_t rows) {
+void Team::extend_row_numbers(std::int64_t rows) {
   for (auto next = static_cast<std::int64_t>(row_numbers.size()); next < rows; ++next) row_numbers.push_back(next);
 }
 
-void Team::connect(std::vector<std::unique_ptr<kernels::Communicator>>& all, kernels::Backend& backend,
-                   const std::string& communicator) {
+void Team::connect_replicas(std::vector<std::unique_ptr<kernels::Communicator>>& all, kernels::Backend& backend,
+                            const std::string& communicator) {
   all.resize(workers.size());
   for (int stage = 0; stage < setup.stage_count(); ++stage) {
     std::vector<kernels::Context*> contexts;
-    for (int replica = 0; replica < replica_count(); ++replica)
-      contexts.push_back(&workers[number(replica, stage)]->context());
+    for (int replica = 0; replica < local_replica_count(); ++replica)
+      contexts.push_back(&workers[worker_number(replica, stage)]->context());
     auto of_stage = backend.make_communicators(communicator, contexts);
-    for (int replica = 0; replica < replica_count(); ++replica)
-      all[number(replica, stage)] = std::move(of_stage[static_cast<std::size_t>(replica)]);
+    for (int replica = 0; replica < local_replica_count(); ++replica)
+      all[worker_number(replica, stage)] = std::move(of_stage[static_cast<std::size_t>(replica)]);
   }
 }
 
-void Team::link(kernels::Backend& backend) {
+void Team::link_stages(kernels::Backend& backend) {
   if (!setup.pipelined()) return;
   forward_links.resize(workers.size());
   backward_links.resize(workers.size());
@@ -109,35 +109,36 @@ std::vector<kernels::LinkEnd> Team::ends_of_links(std::size_t number) const {
   return ends;
 }
 
-std::vector<NormOfStages> Team::join_norms(const std::vector<std::vector<Bucket>>& buckets) {
-  std::vector<NormOfStages> norms(workers.size());
+std::vector<GradientNormOfStages> Team::connect_stages_for_norm(const std::vector<std::vector<Bucket>>& buckets) {
+  std::vector<GradientNormOfStages> norms(workers.size());
   if (!setup.pipelined() || !setup.update_needs_whole_gradient()) return norms;
   kernels::Backend& backend = kernels::backend(setup.options.devices.front().kind);
   std::vector<std::int64_t> blocks;
   for (std::size_t stage = buckets.size(); stage-- > 0;) blocks.push_back(norm_blocks(buckets[stage]));
-  for (int replica = 0; replica < replica_count(); ++replica) {
+  for (int replica = 0; replica < local_replica_count(); ++replica) {
     std::vector<kernels::Context*> contexts;
-    for (int stage = setup.stage_count(); stage-- > 0;) contexts.push_back(&workers[number(replica, stage)]->context());
+    for (int stage = setup.stage_count(); stage-- > 0;)
+      contexts.push_back(&workers[worker_number(replica, stage)]->context());
     auto of_replica = backend.make_communicators(communicator_name(setup.options.comm), contexts);
     for (int stage = 0; stage < setup.stage_count(); ++stage)
-      norms[number(replica, stage)] = {std::move(of_replica[static_cast<std::size_t>(setup.stage_count() - 1 - stage)]),
-                                       blocks};
+      norms[worker_number(replica, stage)] = {
+          std::move(of_replica[static_cast<std::size_t>(setup.stage_count() - 1 - stage)]), blocks};
   }
   return norms;
 }
 
-void Team::watch() {
+void Team::start_watchdog() {
   WatchdogOptions o;
   o.seconds = *setup.options.timeout_seconds;
   o.stop = setup.options.stop;
   o.replicas = static_cast<int>(workers.size());
   o.abort = pool.abort_flag();
-  o.others = setup.options.process_group && setup.size() > 1;
+  o.others = setup.options.process_group && setup.replica_count() > 1;
   const auto at = [this](int i) -> const Worker& { return *workers[static_cast<std::size_t>(i)]; };
   o.progress_count = [at](int i) { return at(i).clock.progress().count() + at(i).context().stream_progress().count; };
   o.waits = [at](int i) { return at(i).context().stream_progress().waits; };
   o.name = [this, at](int i) { return name_of(at(i)); };
-  o.last = [this, at](int i) { return last_of(at(i)); };
+  o.last = [this, at](int i) { return last_work_of(at(i)); };
   // Under DP_FAIL_GATE a replica that merely gets no core is not taken for a stalled one. Whether a GPU waits is not
   // known.
   if (stalls_are_gated())
@@ -176,7 +177,7 @@ std::string Team::text_of(Phase phase, int item) const {
 }
 
 // Describes what a stream waits for, or if it does not wait, what was enqueued last. May be called on any thread.
-std::string Team::last_of(const Worker& worker) const {
+std::string Team::last_work_of(const Worker& worker) const {
   const Progress& progress = worker.clock.progress();
   const kernels::StreamProgress stream_progress = worker.context().stream_progress();
   Phase phase = progress.phase();
@@ -208,7 +209,7 @@ void Team::rethrow_cause() const {
     if (const auto failure = setup.options.process_group->failure()) {
       if (failure->code() != ErrorCode::timeout || workers.empty() || workers.front() == nullptr) throw *failure;
       throw Error(failure->code(), fmt::format("{}; rank {} was in {}", failure->what(),
-                                               setup.options.process_group->rank(), last_of(*workers.front())));
+                                               setup.options.process_group->rank(), last_work_of(*workers.front())));
     }
   }
   throw Error(ErrorCode::usage, "this DataParallel failed in an earlier call; destroy it and make a new one");

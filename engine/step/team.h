@@ -45,17 +45,17 @@ class Team {
       }
     });
   }
-  // The same, but only on this process's first worker: the master, with a pipeline its first stage; with a process
-  // group this rank's own.
+  // The same, but only on this process's first worker. Without a process group this is the master; with a pipeline, the
+  // first stage of the master.
   template <typename F>
-  void on_first(F&& work) {
+  void on_first_worker(F&& work) {
     on_workers([&](Worker& worker) {
       if (worker.number == 0) work(worker);
     });
   }
-  // The same, but only on this process's first replica, with a pipeline on each of its stages.
+  // The same, but only on this process's first replica; with a pipeline, on each of its stages.
   template <typename F>
-  void on_first_of_stages(F&& work) {
+  void on_first_replica(F&& work) {
     on_workers([&](Worker& worker) {
       if (worker.number < setup.stages.size()) work(worker);
     });
@@ -79,7 +79,7 @@ class Team {
   }
   // Calls work() on this thread under the watchdog.
   template <typename F>
-  void watched(F&& work) {
+  void run_watched(F&& work) {
     const Watched call(watchdog_.get());
     try {
       work();
@@ -89,28 +89,28 @@ class Team {
   }
   void wait_for_all();  // until every device is idle
 
-  // Call connect(), link() and join_norms() once the workers exist.
-  // Makes one communicator per worker. It connects the replicas of the worker's stage.
-  void connect(std::vector<std::unique_ptr<kernels::Communicator>>& all, kernels::Backend& backend,
-               const std::string& communicator);
-  void link(kernels::Backend& backend);  // makes the links
-  // Returns one entry per worker. The entries are empty if no norm over several stages is needed. `buckets`: one list
-  // per stage.
-  std::vector<NormOfStages> join_norms(const std::vector<std::vector<Bucket>>& buckets);
+  // Call connect_replicas(), link_stages() and connect_stages_for_norm() once the workers exist.
+  // Makes one communicator per worker, between the replicas of the worker's stage.
+  void connect_replicas(std::vector<std::unique_ptr<kernels::Communicator>>& all, kernels::Backend& backend,
+                        const std::string& communicator);
+  void link_stages(kernels::Backend& backend);  // makes forward_links and backward_links
+  // Makes communicators between the stages of each replica, for the norm of the whole gradient. Returns one entry per
+  // worker, empty if no norm over several stages is needed. `buckets`: one list per stage.
+  std::vector<GradientNormOfStages> connect_stages_for_norm(const std::vector<std::vector<Bucket>>& buckets);
 
   // Returns the worker's number for this stage of this replica. Both are counted from 0 in this process.
-  std::size_t number(int replica, int stage) const {
+  std::size_t worker_number(int replica, int stage) const {
     return static_cast<std::size_t>(replica * setup.stage_count() + stage);
   }
-  int replica_count() const { return static_cast<int>(workers.size()) / setup.stage_count(); }  // of this process
-  std::vector<kernels::LinkEnd> ends_of_links(std::size_t number) const;                        // that this worker uses
+  int local_replica_count() const { return static_cast<int>(workers.size()) / setup.stage_count(); }  // in this process
+  std::vector<kernels::LinkEnd> ends_of_links(std::size_t number) const;  // that this worker uses
   // Collective in a process group: returns the values of all ranks, in rank order.
   template <typename T>
-  std::vector<T> of_all_ranks(const T& mine) const;
+  std::vector<T> values_of_all_ranks(const T& mine) const;
 
-  void watch();  // starts the watchdog
+  void start_watchdog();
   // Extends row_numbers to at least `rows`. Call it while no worker runs.
-  void number_rows(std::int64_t rows);
+  void extend_row_numbers(std::int64_t rows);
 
   const ModelSetup& setup;
   WorkerPool pool;
@@ -164,7 +164,7 @@ class Team {
   // "backward of micro-batch 3 of step 7"; without a pipeline, "backward of step 7". `item`: Progress::item().
   std::string text_of(Phase phase, int item) const;
   std::string name_of(const Worker& worker) const;  // "replica 1 (cpu)", "replica 1 stage 2 (cpu)"
-  std::string last_of(const Worker& worker) const;
+  std::string last_work_of(const Worker& worker) const;
   void await_devices() noexcept;
   void finish() noexcept;
 
@@ -173,7 +173,7 @@ class Team {
 };
 
 template <typename T>
-std::vector<T> Team::of_all_ranks(const T& mine) const {
+std::vector<T> Team::values_of_all_ranks(const T& mine) const {
   static_assert(std::is_trivially_copyable_v<T>);
   std::vector<T> all;
   const auto bytes = std::string_view(reinterpret_cast<const char*>(&mine), sizeof mine);

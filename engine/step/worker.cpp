@@ -42,17 +42,18 @@ void Worker::train(const Batch& batch, const kernels::StepInputs& inputs, const 
   clock.begin(team_.step);
   gradient_sync->wait_for_weights();
   arenas.upload_inputs(inputs);
-  gradient_sync->optimizer().use(update);
+  gradient_sync->optimizer().set_kind(update);
   gradient_sync->begin(team_.step, !setup_.update_needs_whole_gradient());
   if (setup_.pipelined()) {
     for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
       clock.progress().reach_item(micro * local_shards());
-      scatter(batch, setup_.micro_batch(batch.size(), micro), micro, /*training=*/true, /*gathers_logits=*/false);
+      scatter(batch, setup_.rows_of_micro_batch(batch.size(), micro), micro, /*training=*/true,
+              /*gathers_logits=*/false);
     }
     team_.graphs->run(*this, 0, [&] { train_pipelined(); });
   } else {
     for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
-      const Range rows = setup_.micro_batch(batch.size(), micro);
+      const Range rows = setup_.rows_of_micro_batch(batch.size(), micro);
       clock.progress().reach_item(micro);  // all items of this micro-batch
       scatter(batch, rows, micro, /*training=*/true, gathers_logits);
       if (gathers_logits) gathered_loss.upload_labels(batch, rows);
@@ -164,7 +165,7 @@ void Worker::update_running_statistics(int first_item) {
       if (runner.plan_of(first_item + shard) == nullptr)
         for (const AllGather& moments : stage_.pooled_all_gathers) arenas.zero_statistic(moments, shard);
     for (const AllGather& moments : stage_.pooled_all_gathers)
-      if (setup_.size() > 1)
+      if (setup_.replica_count() > 1)
         compute_communicator->all_gather_parts(arenas.moments() + moments.offset,
                                                moments.shard_bytes * static_cast<std::size_t>(local_shards()),
                                                compute());
@@ -260,7 +261,7 @@ void Worker::run_pass(Items items, const std::vector<PlanStep>& (Plan::*pass)() 
         arenas.zero_statistic(all_gathers[segment], item % local_shards());
     }
     if (runner.plan_of(items.begin) == nullptr) without_rows(segment);
-    if (segment == all_gathers.size() || setup_.size() == 1) continue;
+    if (segment == all_gathers.size() || setup_.replica_count() == 1) continue;
     const std::size_t own = all_gathers[segment].shard_bytes * static_cast<std::size_t>(local_shards());
     compute_communicator->all_gather_parts(arenas.moments() + all_gathers[segment].offset, own, compute());
   }
@@ -323,7 +324,7 @@ void Worker::backward_alone(const Tensor& logits_grad, std::int64_t rows) {
 void Worker::update_alone(const kernels::StepInputs& inputs, const UpdateKind& update) {
   gradient_sync->wait_for_weights();
   arenas.upload_inputs(inputs);
-  gradient_sync->optimizer().use(update);
+  gradient_sync->optimizer().set_kind(update);
   gradient_sync->begin(team_.step, /*per_bucket=*/false);
   gradient_sync->update(setup_.update_needs_whole_gradient());
   update_average();

@@ -6,7 +6,7 @@
 #include "support/catch.h"
 
 using dp::engine::bucket_bytes_for;
-using dp::engine::cost_of;
+using dp::engine::fit_cost;
 
 namespace {
 
@@ -26,7 +26,7 @@ dp::engine::ParameterTable six_mebibytes(bool bias) {
 TEST_CASE("the cost of a reduction is fitted to a small and a large one") {
   const double constant = 18e-6, rate = 370e9;
   const auto seconds = [&](std::size_t bytes) { return constant + static_cast<double>(bytes) / rate; };
-  const auto cost = cost_of(64 << 10, seconds(64 << 10), 16 * kMebi, seconds(16 * kMebi));
+  const auto cost = fit_cost(64 << 10, seconds(64 << 10), 16 * kMebi, seconds(16 * kMebi));
   CHECK(cost.constant == Approx(constant));
   CHECK(cost.bytes_per_second == Approx(rate));
   CHECK(bucket_bytes_for(cost) == 7 * kMebi);  // 6.4 MiB transfer in the time of the constant
@@ -35,8 +35,8 @@ TEST_CASE("the cost of a reduction is fitted to a small and a large one") {
 TEST_CASE("the bucket size is between 1 and 25 MiB, whatever was measured") {
   CHECK(bucket_bytes_for({30e-6, 12e9}) == kMebi);
   CHECK(bucket_bytes_for({1e-3, 400e9}) == 25 * kMebi);
-  CHECK(bucket_bytes_for(cost_of(1, 2e-5, 1000, 1e-5)) == 25 * kMebi);  // the larger transfer was faster
-  CHECK(bucket_bytes_for(cost_of(1000, 1e-9, 2000, 1e-3)) == kMebi);    // the constant is zero
+  CHECK(bucket_bytes_for(fit_cost(1, 2e-5, 1000, 1e-5)) == 25 * kMebi);  // the larger transfer was faster
+  CHECK(bucket_bytes_for(fit_cost(1000, 1e-9, 2000, 1e-3)) == kMebi);    // the constant is zero
 }
 
 TEST_CASE("the bucket size is tuned only for networks of more than 6 MiB") {

@@ -74,7 +74,7 @@ MemoryUse memory_of_run(const ModelSetup& setup, int rank, int stage, const kern
   if (o.reduce_dtype == DType::bf16 && setup.shards() > 1)
     use.gradients += RoundedGradients::bytes(own, static_cast<std::size_t>(setup.local_shards()));
   std::int64_t updated = 0;
-  for (const Bucket& bucket : own) updated += updated_by(bucket, o.reduce, rank, setup.size()).size();
+  for (const Bucket& bucket : own) updated += updated_by(bucket, o.reduce, rank, setup.replica_count()).size();
   use.optimizer = LocalOptimizer::state_bytes(update, updated, setup.element_bytes());
   // All stages hold the partial sums of the norm of the whole gradient.
   const bool joins = setup.pipelined() && setup.update_needs_whole_gradient();

@@ -48,7 +48,7 @@ void Reservations::judge_limit(const std::vector<std::size_t>& needs, const std:
   }
 }
 
-// With a process group, team_.of_all_ranks() ensures that all ranks read the free memory before any of them allocates.
+// With a process group, values_of_all_ranks() ensures that all ranks read the free memory before any of them allocates.
 void Reservations::judge(const std::vector<std::size_t>& needs, bool together, const std::string& what,
                          const FitsText& fits) {
   judge_limit(needs, what, fits);
@@ -66,7 +66,7 @@ void Reservations::judge(const std::vector<std::size_t>& needs, bool together, c
     const auto& room = rooms[first];
     if (room) share.room = room->bytes;
     if (setup_.options.process_group && together) {
-      const std::vector<Share> ranks = team_.of_all_ranks(share);
+      const std::vector<Share> ranks = team_.values_of_all_ranks(share);
       if (device.kind != DeviceKind::cuda) share = of_host(*setup_.options.process_group, ranks);
     }
     if (share.need <= share.room) continue;
@@ -216,7 +216,7 @@ void Reservations::place(const std::vector<BatchKind>& batches) {
 }
 
 void Reservations::reserve(const BatchKind& batch) {
-  if ((setup_.size() == 1 && !setup_.pipelined()) || placed_.contains(batch)) return;
+  if ((setup_.replica_count() == 1 && !setup_.pipelined()) || placed_.contains(batch)) return;
   require_room({batch}, /*optimizer=*/{}, /*together=*/false);
   place({batch});
 }

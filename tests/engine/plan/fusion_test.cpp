@@ -166,7 +166,7 @@ TEST_CASE("norms: every field of the table, and the all-gathers of several shard
   REQUIRE(table.count() == 2);
   CHECK(table.running_statistics_size() == 96);
   CHECK(table.moments_bytes() == 752);
-  CHECK(table.of_one_cell() == nullptr);
+  CHECK(table.first_on_1x1_images() == nullptr);
 
   // name, layer, channels, cells, eps, momentum, mean, variance, moments, sums, moments_bytes(), sums_bytes()
   const auto text_of = [](const Norm& norm) {
@@ -191,6 +191,6 @@ TEST_CASE("norms: the first normalisation with one value per image is found") {
   auto x = m.batch_norm2d("large", m.conv2d("conv", m.input(), {.out_channels = 3}));
   x = m.batch_norm2d("second", m.batch_norm2d("first", m.global_avg_pool2d(x)));
   const NormTable table(m.build(m.linear("fc", m.flatten(x), {.out_features = 2})));
-  REQUIRE(table.of_one_cell() != nullptr);
-  CHECK(table.of_one_cell()->name == "first");
+  REQUIRE(table.first_on_1x1_images() != nullptr);
+  CHECK(table.first_on_1x1_images()->name == "first");
 }
