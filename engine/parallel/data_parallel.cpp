@@ -88,7 +88,8 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   s.team.graphs->end_step();
   s.end_step();
   s.updated();
-  s.state_dict.trained(std::min<std::int64_t>(micro_batches, batch.size()));  // only micro-batches with rows
+  s.state_dict.count_trained_batches(
+      std::min<std::int64_t>(micro_batches, batch.size()));  // only micro-batches with rows
   if (s.setup.options.check_replicas && !replicas_identical()) {
     s.team.pool.abort_flag()->store(true);  // these weights must not be saved
     throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.team.step));
@@ -99,7 +100,7 @@ void DataParallel::evaluate(const Batch& batch) {
   State& s = *state_;
   check_batch(batch, s.setup.model);
   s.forward_rows = 0;
-  s.reserve(engine::evaluated_batch(batch.size(), batch.resident, s.setup.options));
+  s.reserve(engine::evaluation_batch(batch.size(), batch.resident, s.setup.options));
   s.team.graphs->evaluated(batch.global_size(), batch.resident.set != nullptr);
   s.state_dict.broadcast_running_statistics();
   const kernels::StepInputs inputs = s.step_inputs(batch.global_size());
@@ -119,14 +120,14 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   std::vector<engine::BatchKind> batches;
   for (const std::int64_t rows : train_batches)
     s.team.extend_row_numbers(rows), batches.push_back(engine::training_batch(rows, train_images, options));
-  for (const std::int64_t rows : eval_batches) batches.push_back(engine::evaluated_batch(rows, eval_images, options));
+  for (const std::int64_t rows : eval_batches) batches.push_back(engine::evaluation_batch(rows, eval_images, options));
   std::optional<Optimizer> update;
   if (optimizer)
     update = optimizer;
   else if (!train_batches.empty() && !s.optimizer.has_state())
     update = Sgd{.momentum = 0.9f};
   s.reservations.require_room(batches, update, /*together=*/true);
-  s.reservations.place(batches);
+  s.reservations.allocate(batches);
   if (update) s.reserve(engine::kind_of(*update));
   s.team.graphs->prepared();
   if (options.process_group) s.rank_memory = s.team.values_of_all_ranks(s.first().device.memory_use());

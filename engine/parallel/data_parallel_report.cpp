@@ -61,7 +61,7 @@ bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
     if (s.setup.options.process_group) return rows;
     if (!s.setup.options.split_weights.empty()) return s.setup.rows_of(rows, rank, 0).size() + 1;
     // Each item rounds its share up.
-    const std::int64_t micro = engine::evaluated_batch(rows, {}, s.setup.options).micro_rows(0);
+    const std::int64_t micro = engine::evaluation_batch(rows, {}, s.setup.options).micro_rows(0);
     const std::int64_t items = s.setup.local_shards() * (s.setup.pipelined() ? s.setup.options.grad_accum_steps : 1);
     return (micro + s.setup.shards() - 1) / s.setup.shards() * items;
   };
@@ -162,7 +162,7 @@ std::string DataParallel::describe_plan(std::int64_t global_batch) const {
   State& s = *state_;
   if (s.setup.pipelined()) {
     s.reserve(engine::training_batch(global_batch, {}, s.setup.options));
-    s.reserve(engine::evaluated_batch(global_batch, {}, s.setup.options));
+    s.reserve(engine::evaluation_batch(global_batch, {}, s.setup.options));
   }
   std::string text = fmt::format("model {}: {} parameters, {:.1f} MiB a copy\n{}\n", s.setup.model.name(),
                                  s.setup.model.parameter_count(),

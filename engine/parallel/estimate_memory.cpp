@@ -34,7 +34,7 @@ class Estimate {
   std::vector<MemoryUse> of(const std::vector<std::int64_t>& train, const std::vector<std::int64_t>& eval) {
     std::vector<engine::BatchKind> batches;
     for (const std::int64_t rows : train) batches.push_back(engine::training_batch(rows, {}, setup_.options));
-    for (const std::int64_t rows : eval) batches.push_back(engine::evaluated_batch(rows, {}, setup_.options));
+    for (const std::int64_t rows : eval) batches.push_back(engine::evaluation_batch(rows, {}, setup_.options));
     std::vector<MemoryUse> devices;
     for (std::size_t device = 0; device < setup_.options.devices.size(); ++device) {
       const int rank = static_cast<int>(device) / setup_.stage_count();
@@ -57,8 +57,8 @@ class Estimate {
     use.workspace = memory.activation_arena.workspace;
     use.activations =
         memory.activation_arena.total(setup_.replica_options(rank, stage)) - memory.activation_arena.workspace;
-    use.other +=
-        memory.handed_over.in_links(kernels::backend(setup_.options.devices.front().kind).links_have_two_queues());
+    use.other += memory.border_bytes.bytes_in_links(
+        kernels::backend(setup_.options.devices.front().kind).links_have_two_queues());
   }
 
   std::size_t of_gathered_loss(const std::vector<engine::BatchKind>& batches) const {

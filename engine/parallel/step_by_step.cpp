@@ -86,7 +86,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   if (training) {
     begun = true;
     forward_rows = rows;
-    state_dict.trained(/*batches=*/1);
+    state_dict.count_trained_batches(/*batches=*/1);
   }
   return logits;
 }

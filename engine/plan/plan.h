@@ -30,7 +30,7 @@ class Plan {
   const std::vector<PlanStep>& backward() const { return parts_.backward; }
   // With options().split_backward: the gradients of weights, after backward().
   const std::vector<PlanStep>& weight_gradients() const { return parts_.weight_gradients; }
-  // Updates the running statistics from the batch statistics of this step. Only the master runs it, for its first shard.
+  // Updates the running statistics from the statistics of this batch. Only the master runs it, for its first shard.
   const std::vector<PlanStep>& running_statistics() const { return parts_.running_statistics; }
   Ref logits() const { return parts_.logits; }  // row-major (batch, classes), compute type; valid until backward starts
   Ref logits_grad() const { return parts_.logits_grad; }  // same shape; input of backward

@@ -15,7 +15,8 @@ bool ReplicatedOptimizer::reserve(const UpdateKind& kind) {
   if (rule == rule_) return false;
   if (rule_ || updates_ != 0) {
     team_.wait_for_all();
-    updates_ = skipped();  // the new optimizer begins with update 0; the devices still count earlier skipped steps
+    // The new optimizer begins with update 0. The devices still count earlier skipped steps.
+    updates_ = unreported_skipped();
   }
   team_.on_workers([&](Worker& worker) { worker.gradient_sync->optimizer().ensure_state(kind); });
   rule_ = rule;
@@ -30,7 +31,7 @@ kernels::UpdateInputs ReplicatedOptimizer::inputs(const Optimizer& optimizer) co
   return inputs;
 }
 
-std::int64_t ReplicatedOptimizer::skipped() {
+std::int64_t ReplicatedOptimizer::unreported_skipped() {
   kernels::StepResults results;
   team_.on_first_worker([&](Worker& first) {
     first.gradient_sync->wait_until_idle();
@@ -48,7 +49,7 @@ OptimizerState ReplicatedOptimizer::state() {
   for (const std::string_view slot_name : slot_names(*rule_))
     for (auto& [name, tensor] : state_dict_.optimizer_slot(slot++))
       state.tensors.emplace_back(std::string(slot_name) + "." + name, std::move(tensor));
-  state.updates = updates_ - skipped();
+  state.updates = updates_ - unreported_skipped();
   return state;
 }
 
@@ -62,7 +63,7 @@ bool ReplicatedOptimizer::set_state(const OptimizerState& state) {
   for (std::size_t slot = 0; leads && slot < slots.size(); ++slot) state_dict_.set_optimizer_slot(slot, slots[slot]);
   if (team_.setup.options.process_group)
     team_.on_workers([](Worker& worker) { worker.gradient_sync->broadcast_state(); });
-  updates_ = loaded.updates + skipped();
+  updates_ = loaded.updates + unreported_skipped();
   return changed;
 }
 

@@ -19,7 +19,8 @@ class ReplicatedOptimizer {
 
   kernels::UpdateInputs inputs(const Optimizer& optimizer) const;  // of the next update
   void updated() { ++updates_; }
-  void reported_skipped(std::int64_t steps) { updates_ -= steps; }  // the devices have cleared their counts
+  // Skipped steps are not updates. Call it when the devices have reported `steps` of them and cleared their counts.
+  void reported_skipped(std::int64_t steps) { updates_ -= steps; }
 
   OptimizerState state();
   // Error(data) for an unknown optimizer, slot or tensor; nothing is then changed. Returns as reserve() does. With a
@@ -34,7 +35,7 @@ class ReplicatedOptimizer {
 
   // The state's tensors by slot, named as parameters. Error(data) as set_state().
   std::vector<StateDict::Tensors> tensors_by_slot(const OptimizerState& state) const;
-  std::int64_t skipped();  // updates that reported_skipped() has not counted yet
+  std::int64_t unreported_skipped();  // skipped steps that the devices have not reported yet
 
   Team& team_;
   StateDict& state_dict_;

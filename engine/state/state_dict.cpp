@@ -36,7 +36,7 @@ Tensor as_type(const Tensor& tensor, DType type, const std::string& what) try {
 }  // namespace
 
 template <typename F>
-StateDict::Tensors StateDict::joined(F&& of_stage) {
+StateDict::Tensors StateDict::tensors_of_stages(F&& of_stage) {
   std::vector<Tensors> stages(setup_.stages.size());
   team_.on_first_replica([&](Worker& first) { stages[static_cast<std::size_t>(first.stage())] = of_stage(first); });
   Tensors all = std::move(stages.front());
@@ -47,7 +47,7 @@ StateDict::Tensors StateDict::joined(F&& of_stage) {
 StateDict::Tensors StateDict::weights() {
   team_.wait_for_all();
   all_gather_values();
-  return joined([&](Worker& first) { return weights_of(first); });
+  return tensors_of_stages([&](Worker& first) { return weights_of(first); });
 }
 
 StateDict::Tensors StateDict::weights_of(Worker& first) {
@@ -65,12 +65,12 @@ StateDict::Tensors StateDict::weights_of(Worker& first) {
   return all;
 }
 
-StateDict::Tensors StateDict::gradients() { return parts(Arena::gradient, 0); }
-StateDict::Tensors StateDict::optimizer_slot(std::size_t slot) { return parts(Arena::state, slot); }
+StateDict::Tensors StateDict::gradients() { return export_arena(Arena::gradient, 0); }
+StateDict::Tensors StateDict::optimizer_slot(std::size_t slot) { return export_arena(Arena::state, slot); }
 
-StateDict::Tensors StateDict::parts(Arena arena, std::size_t slot) {
+StateDict::Tensors StateDict::export_arena(Arena arena, std::size_t slot) {
   team_.wait_for_all();
-  return joined([&](Worker& first) {
+  return tensors_of_stages([&](Worker& first) {
     const bool scaled = arena == Arena::gradient && setup_.scales_loss();
     const double factor = scaled ? 1.0 / static_cast<double>(first.arenas.read_scaler().last_scale) : 1.0;
     const auto whole = assemble(first, arena, slot);
@@ -110,7 +110,7 @@ std::unique_ptr<kernels::Buffer> StateDict::assemble(Worker& first, Arena arena,
   return whole;
 }
 
-StateDict::Found StateDict::find(const std::string& name, const Tensor& tensor) const {
+StateDict::FoundParameter StateDict::find(const std::string& name, const Tensor& tensor) const {
   const std::string& model = setup_.model.name();
   for (int stage = 0; stage < setup_.stage_count(); ++stage) {
     const std::vector<ParameterEntry>& entries = setup_.stage(stage).table->entries();
@@ -125,8 +125,8 @@ StateDict::Found StateDict::find(const std::string& name, const Tensor& tensor) 
   throw Error(ErrorCode::data, "model '" + model + "' has no parameter '" + name + "'");
 }
 
-std::vector<StateDict::Found> StateDict::find(const Tensors& tensors) const {
-  std::vector<Found> found;
+std::vector<StateDict::FoundParameter> StateDict::find(const Tensors& tensors) const {
+  std::vector<FoundParameter> found;
   for (const auto& [name, tensor] : tensors) found.push_back(find(name, tensor));
   return found;
 }
@@ -150,7 +150,7 @@ void StateDict::set_weights(const Tensors& tensors) {
   team_.wait_for_all();
   all_gather_values();  // `tensors` may contain only some of them
   team_.on_first_replica([&](Worker& first) {
-    for (const Found& one : found.parameters)
+    for (const FoundParameter& one : found.parameters)
       if (one.stage == first.stage()) first.arenas.import_entry(one.entry, one.tensor, first.arenas.values());
     for (const FoundBuffer& one : found.buffers)
       if (one.stage == first.stage() && !is_counter(*one.buffer)) import_buffer(first, *one.buffer, one.tensor);
@@ -171,13 +171,13 @@ void StateDict::broadcast_weights() {
 void StateDict::check_slot(const Tensors& tensors) const { find(tensors); }
 
 void StateDict::set_optimizer_slot(std::size_t slot, const Tensors& tensors) {
-  const std::vector<Found> found = find(tensors);
+  const std::vector<FoundParameter> found = find(tensors);
   team_.wait_for_all();
   std::vector<std::unique_ptr<kernels::Buffer>> wholes(setup_.stages.size());
   team_.on_first_replica([&](Worker& first) {
     auto& whole = wholes[static_cast<std::size_t>(first.stage())];
     whole = assemble(first, Arena::state, slot);
-    for (const Found& one : found)
+    for (const FoundParameter& one : found)
       if (one.stage == first.stage())
         first.arenas.import_entry(one.entry, one.tensor, static_cast<std::byte*>(whole->data()));
     first.compute().synchronize();

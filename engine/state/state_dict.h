@@ -31,7 +31,8 @@ class StateDict {
   void broadcast_weights();
 
   // Running statistics: the master updates them. The other replicas receive them when they need them.
-  void trained(std::int64_t batches) { batches_tracked_ += batches, statistics_outdated_ = true; }
+  // Call count_trained_batches() after so many training forward passes.
+  void count_trained_batches(std::int64_t batches) { batches_tracked_ += batches, statistics_outdated_ = true; }
   void running_statistics_changed() { statistics_outdated_ = true; }
   void broadcast_running_statistics();
   std::int64_t batches_tracked() const { return batches_tracked_; }
@@ -42,7 +43,7 @@ class StateDict {
 
  private:
   enum class Arena { gradient, state };
-  struct Found {
+  struct FoundParameter {
     int stage = 0, entry = 0;
     Tensor tensor{};  // in the type of the weights
   };
@@ -52,22 +53,22 @@ class StateDict {
     Tensor tensor{};  // int64 for a counter
   };
   struct FoundWeights {
-    std::vector<Found> parameters;
+    std::vector<FoundParameter> parameters;
     std::vector<FoundBuffer> buffers;
   };
 
-  Found find(const std::string& name, const Tensor& tensor) const;
-  std::vector<Found> find(const Tensors& tensors) const;
+  FoundParameter find(const std::string& name, const Tensor& tensor) const;
+  std::vector<FoundParameter> find(const Tensors& tensors) const;
   FoundWeights find_weights(const Tensors& tensors) const;
   std::optional<FoundBuffer> find_buffer(const std::string& name, const Tensor& tensor) const;
 
-  // Calls of_stage(first replica of the stage) for every stage. Returns the tensors of all stages, in forward order.
+  // Calls of_stage(worker) on every stage of the first replica. Returns the tensors of all stages, in forward order.
   template <typename F>
-  Tensors joined(F&& of_stage);
-  // Copies the parts of an arena from the replicas that own them into one buffer on the first replica of the stage.
+  Tensors tensors_of_stages(F&& of_stage);
+  // Copies the parts of an arena from the replicas that own them into one buffer on the device of `first`.
   std::unique_ptr<kernels::Buffer> assemble(Worker& first, Arena arena, std::size_t slot);
-  Tensors parts(Arena arena, std::size_t slot);
-  // These work on the stage of the replica.
+  Tensors export_arena(Arena arena, std::size_t slot);
+  // These work on the stage of `first`.
   Tensors weights_of(Worker& first);
   Tensors export_entries(Worker& first, const std::byte* arena, double factor);
   Tensors export_buffers(Worker& first);

@@ -25,7 +25,7 @@ void GatheredLoss::reserve(std::int64_t rows) {
   OpenDevice& device = worker_.device;
   device.compute().synchronize();
   for (const kernels::Buffer* old : {logits_.get(), grad_.get(), static_cast<kernels::Buffer*>(labels_.get())})
-    if (old != nullptr) device.forget(old->bytes(), &MemoryUse::other);
+    if (old != nullptr) device.subtract_bytes(old->bytes(), &MemoryUse::other);
   logits_ = device.allocate(bytes.logits, &MemoryUse::other);
   grad_ = device.allocate(bytes.logits, &MemoryUse::other);
   labels_ = device.allocate(bytes.labels, &MemoryUse::other);
@@ -36,7 +36,7 @@ kernels::Op& GatheredLoss::op(std::int64_t rows) {
     if (batch == rows) return *op;
   ops_.emplace_back(rows, make_op(setup_, worker_.context(), rows));
   kernels::Op& op = *ops_.back().second;
-  worker_.device.at_least(workspace_, workspace_of(op), &MemoryUse::other);
+  worker_.device.ensure_size(workspace_, workspace_of(op), &MemoryUse::other);
   return op;
 }
 

@@ -80,7 +80,7 @@ std::size_t LocalOptimizer::bytes_for(const UpdateKind& kind) const {
 void LocalOptimizer::ensure_state(const UpdateKind& kind) {
   const std::size_t bytes = bytes_for(kind);
   if (kind.rule != rule_ && state_ != nullptr) {
-    replica_.device.forget(held_bytes(), &MemoryUse::optimizer);
+    replica_.device.subtract_bytes(held_bytes(), &MemoryUse::optimizer);
     state_.reset();
   }
   set_kind({kind.rule, false});

@@ -14,7 +14,7 @@ class LogitsStore {
   // Allocates room for `rows` rows of `row_bytes` bytes on the replica's device; called on its worker. Error(device).
   // The replica must outlive this object.
   LogitsStore(Replica& replica, std::int64_t rows, std::size_t row_bytes);
-  ~LogitsStore() { replica_.device.forget(logits_->bytes(), &MemoryUse::other); }
+  ~LogitsStore() { replica_.device.subtract_bytes(logits_->bytes(), &MemoryUse::other); }
   LogitsStore(const LogitsStore&) = delete;
   LogitsStore& operator=(const LogitsStore&) = delete;
 

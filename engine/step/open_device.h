@@ -23,26 +23,26 @@ class OpenDevice {
   kernels::Context& context() const { return *context_; }
   kernels::Stream& compute() const { return *compute_; }
 
-  // Counts the bytes in memory_use() as `kind` until forget(). Error(device) if there is no room.
+  // Counts the bytes in memory_use() as `kind` until subtract_bytes(). Error(device) if there is no room.
   std::unique_ptr<kernels::Buffer> allocate(std::size_t bytes, std::size_t MemoryUse::*kind) {
-    const bool travels = kind == &MemoryUse::weights || kind == &MemoryUse::gradients ||
-                         kind == &MemoryUse::optimizer || kind == &MemoryUse::statistics;
-    auto buffer = travels ? context_->allocate_for_peers(bytes) : context_->allocate(bytes);
-    hold(bytes, kind);
+    const bool read_by_peers = kind == &MemoryUse::weights || kind == &MemoryUse::gradients ||
+                               kind == &MemoryUse::optimizer || kind == &MemoryUse::statistics;
+    auto buffer = read_by_peers ? context_->allocate_for_peers(bytes) : context_->allocate(bytes);
+    add_bytes(bytes, kind);
     return buffer;
   }
-  void forget(std::size_t bytes, std::size_t MemoryUse::*kind) { held_.*kind -= bytes; }
-  // Counts bytes that another object has allocated on this device. `moves`: a captured graph may hold an address that
-  // this allocation has replaced.
-  void hold(std::size_t bytes, std::size_t MemoryUse::*kind, bool moves = true) {
+  void subtract_bytes(std::size_t bytes, std::size_t MemoryUse::*kind) { held_.*kind -= bytes; }
+  // Counts bytes that another object has allocated on this device. `replaces_memory`: a captured graph may hold the
+  // address of memory that this allocation replaces.
+  void add_bytes(std::size_t bytes, std::size_t MemoryUse::*kind, bool replaces_memory = true) {
     held_.*kind += bytes;
-    allocations_ += moves;
+    allocations_ += replaces_memory;
   }
-  // Replaces a buffer that is null or smaller than `bytes`. Waits for the compute stream first.
-  void at_least(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes, std::size_t MemoryUse::*kind) {
+  // Allocates the buffer if it is null or smaller than `bytes`. Waits for the compute stream first.
+  void ensure_size(std::unique_ptr<kernels::Buffer>& buffer, std::size_t bytes, std::size_t MemoryUse::*kind) {
     if (buffer != nullptr && buffer->bytes() >= bytes) return;
     compute_->synchronize();
-    if (buffer != nullptr) forget(buffer->bytes(), kind);
+    if (buffer != nullptr) subtract_bytes(buffer->bytes(), kind);
     buffer = allocate(bytes, kind);
   }
 

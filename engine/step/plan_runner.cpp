@@ -86,24 +86,25 @@ void PlanRunner::reserve(const Plan& plan) {
   ActivationArenaSize needed = activation_arena_size_;
   if (needed.grow(plan, options_) || activation_arena_ == nullptr) {
     device_.compute().synchronize();
-    device_.forget(activation_arena_size_.workspace, &MemoryUse::workspace);
-    device_.forget(activation_arena_size_.total(options_) - activation_arena_size_.workspace, &MemoryUse::activations);
+    device_.subtract_bytes(activation_arena_size_.workspace, &MemoryUse::workspace);
+    device_.subtract_bytes(activation_arena_size_.total(options_) - activation_arena_size_.workspace,
+                           &MemoryUse::activations);
     activation_arena_.reset();
     activation_arena_ = device_.allocate(needed.total(options_), &MemoryUse::activations);
-    device_.forget(needed.workspace, &MemoryUse::activations);
-    device_.hold(needed.workspace, &MemoryUse::workspace, /*moves=*/false);
+    device_.subtract_bytes(needed.workspace, &MemoryUse::activations);
+    device_.add_bytes(needed.workspace, &MemoryUse::workspace, /*replaces_memory=*/false);
     activation_arena_size_ = needed;
     for (std::size_t i = 0; i < items_.size(); ++i) set_addresses(static_cast<int>(i), items_[i]);
   }
   if (const std::size_t bytes = missing_folded_bytes(plan); bytes > 0) {
     folded_[&plan].memory = device_.context().allocate(bytes);
-    device_.hold(bytes, &MemoryUse::weights);
+    device_.add_bytes(bytes, &MemoryUse::weights);
   }
   if (feed_ == nullptr) return;
   const std::int64_t rows = plan.options().batch;
   const std::size_t before = feed_->held_bytes();
   feed_->reserve(InputFeed::bytes_for(parts_of({.rows = rows})) * items_.size());
-  if (feed_->held_bytes() != before) device_.hold(feed_->held_bytes() - before, &MemoryUse::other);
+  if (feed_->held_bytes() != before) device_.add_bytes(feed_->held_bytes() - before, &MemoryUse::other);
 }
 
 void PlanRunner::set_addresses(int number, Item& item) const {
@@ -153,9 +154,9 @@ InputFeed::Parts PlanRunner::parts_of(const ShardInput& input) const {
 
 void PlanRunner::upload_images(const DeviceImages& images, std::int64_t rows) {
   if (const std::size_t bytes = image_sets_.upload(images, rows); bytes > 0)
-    device_.hold(bytes, &MemoryUse::other, /*moves=*/false);
-  device_.at_least(images_, static_cast<std::size_t>(rows * model_.input().numel()) * items_.size() * sizeof(float),
-                   &MemoryUse::other);
+    device_.add_bytes(bytes, &MemoryUse::other, /*replaces_memory=*/false);
+  device_.ensure_size(images_, static_cast<std::size_t>(rows * model_.input().numel()) * items_.size() * sizeof(float),
+                      &MemoryUse::other);
 }
 
 void PlanRunner::reserve_copies(std::int64_t rows, bool resident) {

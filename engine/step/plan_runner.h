@@ -88,8 +88,8 @@ class PlanRunner {
   void run(int item, const std::vector<PlanStep>& steps) {
     for (const PlanStep& step : steps) enqueue(at(item), step);
   }
-  // Runs the item's next segment of a pass: up to and including the next step with ends_segment, or to the end. `first`:
-  // begins the pass. Calls after(step) after each step.
+  // Runs the item's next segment of a pass: up to and including the next step with ends_segment, or to the end.
+  // `first`: begins the pass. Calls after(step) after each step.
   template <typename After>
   void run_segment(int item, const std::vector<PlanStep>& steps, bool first, After&& after) {
     Item& own = items_[static_cast<std::size_t>(item)];

@@ -16,7 +16,7 @@ namespace dp {
 
 namespace {
 
-std::size_t taken(std::size_t bytes) { return engine::taken_on(Device{}, bytes); }
+std::size_t taken(std::size_t bytes) { return engine::occupied_bytes(Device{}, bytes); }
 
 bool saves(const TrainerOptions& options, bool training) {
   return training && !options.output_dir.empty() && !options.dry_run;
@@ -158,7 +158,7 @@ std::int64_t largest(std::int64_t limit, Good&& good) {
 }
 
 std::string what_fits(const PlannedRun& run, std::size_t free) {
-  const std::size_t room = engine::promised(free);
+  const std::size_t room = engine::usable_part(free);
   const auto batch = largest(run.batch(), [&](std::int64_t b) { return run.with(b, run.replicas()).bytes() <= room; });
   if (batch >= run.replicas()) return fmt::format("a batch of {} fits", batch);
   const auto replicas = largest(
@@ -176,14 +176,14 @@ std::size_t resident_bytes(const MemoryUse& use, const DataParallelOptions& opti
   std::size_t bytes = use.statistics + use.average + use.other + (one_for_gradients ? 0 : use.gradients);
   for (const std::size_t buffer :
        {use.weights, one_for_gradients ? use.gradients : 0, use.optimizer, use.activations + use.workspace})
-    bytes += engine::taken_on(Device{}, buffer);
+    bytes += engine::occupied_bytes(Device{}, buffer);
   return bytes;
 }
 
 HostMemory estimate_host_memory(const Model& model, const DatasetPair& data, const TrainerOptions& options,
                                 bool training) {
   HostMemory parts = PlannedRun(model, data, options, training).parts();
-  parts.process = engine::resident_now();
+  parts.process = engine::process_resident_bytes();
   return parts;
 }
 

@@ -13,13 +13,13 @@ BatchKind training_batch(std::int64_t rows, const DeviceImages& resident, const 
 }
 
 // Only a pipeline evaluates in micro-batches.
-BatchKind evaluated_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options) {
+BatchKind evaluation_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options) {
   const int micro_batches = options.pipeline.stages > 1 ? options.grad_accum_steps : 1;
   return {rows, false, false, micro_batches, resident.set, resident.augment};
 }
 
-HandedOver HandedOver::of(const Plan& plan) {
-  HandedOver bytes;
+BorderBytes BorderBytes::of(const Plan& plan) {
+  BorderBytes bytes;
   const bool first = !plan.options().input, last = plan.options().last, training = plan.options().training;
   if (!last) bytes.output = plan.output().desc.layout.bytes;
   if (!first && training) bytes.input_grad = plan.input_grad().desc.layout.bytes;
@@ -28,21 +28,21 @@ HandedOver HandedOver::of(const Plan& plan) {
   return bytes;
 }
 
-void HandedOver::grow(const HandedOver& other) {
+void BorderBytes::grow(const BorderBytes& other) {
   output = std::max(output, other.output);
   input_grad = std::max(input_grad, other.input_grad);
   input = std::max(input, other.input);
   output_grad = std::max(output_grad, other.output_grad);
 }
 
-std::size_t HandedOver::in_links(bool two_queues) const {
+std::size_t BorderBytes::bytes_in_links(bool two_queues) const {
   return kernels::Link::kSlots * (output + input_grad + (two_queues ? input + output_grad : 0));
 }
 
 PlanBytes PlanBytes::of(const Plan& plan) {
   ActivationArenaSize one;
   one.grow(plan, ReplicaOptions{});
-  return {one.lane, plan.workspace_bytes(), plan.folded_bytes(), HandedOver::of(plan)};
+  return {one.lane, plan.workspace_bytes(), plan.folded_bytes(), BorderBytes::of(plan)};
 }
 
 std::size_t BatchMemory::folded_bytes() const {
@@ -58,9 +58,9 @@ BatchMemory memory_of_batches(const ModelSetup& setup, int rank, int stage, cons
   for (const BatchKind& batch : batches)
     for_each_plan(setup, batch, rank, stage, [&](const PlanOptions& options) {
       const PlanBytes bytes = bytes_of(options);
-      memory.handed_over.grow(bytes.handed_over);
+      memory.border_bytes.grow(bytes.border_bytes);
       if (!options.training) memory.folded[options.batch] = bytes.folded;
-      memory.activation_arena.grow(bytes.lane, bytes.workspace, bytes.handed_over.input, replica);
+      memory.activation_arena.grow(bytes.lane, bytes.workspace, bytes.border_bytes.input, replica);
     });
   return memory;
 }

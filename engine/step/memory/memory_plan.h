@@ -1,6 +1,6 @@
-// The memory of a worker, by purpose, computed from the plans before memory for them is allocated. The estimate of
-// memory and the refusal of what does not fit read the figures of batches from here. memory_of_run() is for the
-// estimate; it asks the objects that allocate this memory for their sizes.
+// The memory of a worker, by purpose, computed from the plans before it is allocated. memory_of_batches() is for the
+// estimate of memory and for the refusal of batches that do not fit. memory_of_run() is for the estimate; its figures
+// come from the classes that allocate this memory.
 #pragma once
 
 #include <compare>
@@ -32,7 +32,7 @@ struct BatchKind {
 };
 
 BatchKind training_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options);
-BatchKind evaluated_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options);
+BatchKind evaluation_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options);
 
 // For each micro-batch, and each shard of replica `rank` that has rows in it: calls f with the options of the stage's
 // plan.
@@ -44,21 +44,21 @@ void for_each_plan(const ModelSetup& setup, const BatchKind& batch, int rank, in
         f(setup.plan_options(stage, own, batch.training, batch.training && micro > 0, batch.gathers_logits));
 }
 
-// The largest tensors that a stage sends to its neighbours and receives from them.
-struct HandedOver {                        // bytes
+// Bytes of the largest tensors that a stage sends to its neighbours and receives from them.
+struct BorderBytes {
   std::size_t output = 0, input_grad = 0;  // sent
   std::size_t input = 0, output_grad = 0;  // received
 
-  static HandedOver of(const Plan& plan);
-  void grow(const HandedOver& other);
+  static BorderBytes of(const Plan& plan);
+  void grow(const BorderBytes& other);
   // Bytes of the links on the stage's device. `two_queues`: Backend::links_have_two_queues().
-  std::size_t in_links(bool two_queues) const;
+  std::size_t bytes_in_links(bool two_queues) const;
 };
 
 // The bytes of one plan.
 struct PlanBytes {
   std::size_t lane = 0, workspace = 0, folded = 0;
-  HandedOver handed_over;
+  BorderBytes border_bytes;
 
   static PlanBytes of(const Plan& plan);
 };
@@ -67,7 +67,7 @@ struct PlanBytes {
 struct BatchMemory {
   ActivationArenaSize activation_arena;
   std::map<std::int64_t, std::size_t> folded;  // folded weights, by the rows of the evaluation plan that has them
-  HandedOver handed_over;
+  BorderBytes border_bytes;
 
   std::size_t folded_bytes() const;
 };

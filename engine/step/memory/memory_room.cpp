@@ -36,14 +36,14 @@ std::optional<std::size_t> replica_limit() {
   return static_cast<std::size_t>(mebibytes * (1 << 20));
 }
 
-std::size_t resident_now() {
+std::size_t process_resident_bytes() {
   std::ifstream file("/proc/self/statm");
   std::size_t all = 0, resident = 0;
   file >> all >> resident;
   return resident * static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
 }
 
-std::size_t taken_on(const Device& device, std::size_t bytes) {
+std::size_t occupied_bytes(const Device& device, std::size_t bytes) {
   return bytes == 0 || device.kind == DeviceKind::cuda ? bytes : kernels::resident_bytes(bytes);
 }
 

@@ -17,14 +17,14 @@ struct Room {
 // Free memory of the host or a GPU; empty if unknown.
 std::optional<Room> room_on(const Device& device);
 // The bytes that a buffer of this size occupies.
-std::size_t taken_on(const Device& device, std::size_t bytes);
-// Bytes of this process that are in memory now; 0: unknown.
-std::size_t resident_now();
+std::size_t occupied_bytes(const Device& device, std::size_t bytes);
+// Bytes of this process that are now in memory; 0: unknown.
+std::size_t process_resident_bytes();
 // Bytes that each CPU replica, or stage of one, may use: DP_MEMORY_LIMIT in MiB. With it, a CPU can stand for a device
 // of that size. Empty if it is not set. Error(usage) if it is not a positive number.
 std::optional<std::size_t> replica_limit();
 // The part of free memory that suggested sizes may use. A tenth is left for stacks, generated code and other processes.
-inline std::size_t promised(std::size_t free) { return free / 10 * 9; }
+inline std::size_t usable_part(std::size_t free) { return free / 10 * 9; }
 // The largest rounding error of a replica's estimated memory, in bytes.
 inline constexpr std::size_t kRounding = std::size_t{8} << 20;
 std::string in_units(std::size_t bytes);  // "12.5 GiB", "1536.0 MiB", "384.0 KiB"

@@ -34,8 +34,8 @@ std::string counted(std::size_t count, const char* what = "replica") {
 
 }  // namespace
 
-void Reservations::judge_limit(const std::vector<std::size_t>& needs, const std::string& what,
-                               const FitsText& fits) const {
+void Reservations::require_within_limit(const std::vector<std::size_t>& needs, const std::string& what,
+                                        const FitsText& fits) const {
   const std::optional<std::size_t> limit = replica_limit();
   for (std::size_t i = 0; limit && i < needs.size(); ++i) {
     const std::size_t held = team_.workers[i] ? team_.workers[i]->device.memory_use().total() : 0;
@@ -49,9 +49,9 @@ void Reservations::judge_limit(const std::vector<std::size_t>& needs, const std:
 }
 
 // With a process group, values_of_all_ranks() ensures that all ranks read the free memory before any of them allocates.
-void Reservations::judge(const std::vector<std::size_t>& needs, bool together, const std::string& what,
-                         const FitsText& fits) {
-  judge_limit(needs, what, fits);
+void Reservations::require_fit(const std::vector<std::size_t>& needs, bool together, const std::string& what,
+                               const FitsText& fits) {
+  require_within_limit(needs, what, fits);
   std::vector<std::optional<Room>> rooms(needs.size());
   team_.run([&](int r) {  // on the replica's thread: the query makes its GPU the current device
     rooms[static_cast<std::size_t>(r)] = room_on(setup_.options.devices[static_cast<std::size_t>(r)]);
@@ -79,12 +79,12 @@ void Reservations::judge(const std::vector<std::size_t>& needs, bool together, c
 }
 
 // With a process group the size is not rounded.
-std::size_t Reservations::taken(std::size_t bytes) const {
-  return setup_.options.process_group ? bytes : taken_on(setup_.options.devices.front(), bytes);
+std::size_t Reservations::occupied(std::size_t bytes) const {
+  return setup_.options.process_group ? bytes : occupied_bytes(setup_.options.devices.front(), bytes);
 }
 
 std::size_t Reservations::added(std::size_t held, std::size_t needed) const {
-  return needed > held ? taken(needed) - taken(held) : 0;
+  return needed > held ? occupied(needed) - occupied(held) : 0;
 }
 
 void Reservations::require_room_for_weights(const kernels::Context& context) {
@@ -94,14 +94,15 @@ void Reservations::require_room_for_weights(const kernels::Context& context) {
     std::size_t& each = stages.emplace_back(0);
     for (const std::size_t bytes :
          {sizes.values, sizes.low_values, sizes.gradients, sizes.running_statistics, sizes.moments})
-      each += taken(bytes);
+      each += occupied(bytes);
   }
   std::vector<std::size_t> needs;
   for (std::size_t i = 0; i < setup_.options.devices.size(); ++i) needs.push_back(stages[i % stages.size()]);
-  judge(needs, /*together=*/true, "weights, gradients and statistics", [&](std::size_t, std::size_t room, std::size_t) {
-    const std::size_t fit = promised(room) / std::accumulate(stages.begin(), stages.end(), std::size_t{0});
-    return fit == 0 ? "not even one fits: use a smaller model" : "use no more than " + counted(fit);
-  });
+  require_fit(
+      needs, /*together=*/true, "weights, gradients and statistics", [&](std::size_t, std::size_t room, std::size_t) {
+        const std::size_t fit = usable_part(room) / std::accumulate(stages.begin(), stages.end(), std::size_t{0});
+        return fit == 0 ? "not even one fits: use a smaller model" : "use no more than " + counted(fit);
+      });
 }
 
 template <typename F>
@@ -117,7 +118,7 @@ PlanOptions Reservations::with_input(const Worker& worker, PlanOptions options) 
   return options;
 }
 
-std::size_t Reservations::missing(Worker& worker, const std::vector<BatchKind>& batches) const {
+std::size_t Reservations::missing_bytes(Worker& worker, const std::vector<BatchKind>& batches) const {
   std::map<std::int64_t, std::size_t> held;  // of the folded weights, by rows
   const BatchMemory needed =
       memory_of_batches(setup_, worker.rank(), worker.stage(), batches, [&](const PlanOptions& options) {
@@ -126,13 +127,13 @@ std::size_t Reservations::missing(Worker& worker, const std::vector<BatchKind>& 
         return PlanBytes::of(plan);
       });
   std::size_t folded = 0;
-  for (const auto& [rows, bytes] : needed.folded) folded += taken(bytes - held[rows]);
+  for (const auto& [rows, bytes] : needed.folded) folded += occupied(bytes - held[rows]);
   return added(worker.runner.activation_arena() ? worker.runner.activation_arena()->bytes() : 0,
                needed.activation_arena.total(worker.options)) +
-         folded + missing_in_links(worker.number, needed.handed_over);
+         folded + missing_bytes_in_links(worker.number, needed.border_bytes);
 }
 
-std::size_t Reservations::missing_in_links(std::size_t number, const HandedOver& bytes) const {
+std::size_t Reservations::missing_bytes_in_links(std::size_t number, const BorderBytes& bytes) const {
   using enum kernels::Link::End;
   const bool two_queues = kernels::backend(setup_.options.devices.front().kind).links_have_two_queues();
   std::size_t sum = 0;
@@ -153,27 +154,28 @@ void Reservations::require_room(const std::vector<BatchKind>& batches, const std
   by_stage([&](Worker& worker) {
     const LocalOptimizer& local = worker.gradient_sync->optimizer();
     const std::size_t state = optimizer ? local.bytes_for(kind_of(*optimizer)) : 0;
-    needs[worker.number] = missing(worker, batches) + added(local.held_bytes(), state);
+    needs[worker.number] = missing_bytes(worker, batches) + added(local.held_bytes(), state);
   });
   std::int64_t rows = 0;
   for (const BatchKind& batch : batches) rows = std::max(rows, batch.rows);
-  judge(needs, together, fmt::format("a batch of {}: activations and optimizer state", rows),
-        [&](std::size_t device, std::size_t room, std::size_t sharing) {
-          // Each replica's share if the free memory is divided equally.
-          const std::size_t each = team_.workers[device]->device.memory_use().total() + promised(room) / sharing;
-          const std::size_t rounding = setup_.options.devices.front().kind == DeviceKind::cuda ? 0 : kRounding;
-          const std::int64_t fits = largest_batch(setup_.model, setup_.options, each - std::min(each, rounding),
-                                                  optimizer.value_or(Sgd{.momentum = 0.9f}));
-          if (fits == 0) return std::string("use fewer replicas: no batch fits");
-          return fmt::format("a batch of {} fits", std::min(fits, rows - 1));
-        });
+  require_fit(needs, together, fmt::format("a batch of {}: activations and optimizer state", rows),
+              [&](std::size_t device, std::size_t room, std::size_t sharing) {
+                // Each replica's share if the free memory is divided equally.
+                const std::size_t each =
+                    team_.workers[device]->device.memory_use().total() + usable_part(room) / sharing;
+                const std::size_t rounding = setup_.options.devices.front().kind == DeviceKind::cuda ? 0 : kRounding;
+                const std::int64_t fits = largest_batch(setup_.model, setup_.options, each - std::min(each, rounding),
+                                                        optimizer.value_or(Sgd{.momentum = 0.9f}));
+                if (fits == 0) return std::string("use fewer replicas: no batch fits");
+                return fmt::format("a batch of {} fits", std::min(fits, rows - 1));
+              });
 }
 
-void Reservations::place(Worker& worker, const BatchKind& batch) {
+void Reservations::allocate(Worker& worker, const BatchKind& batch) {
   const auto row = static_cast<std::size_t>(setup_.model.output().numel()) * setup_.element_bytes();
   const bool resident = batch.set != nullptr;
   for_each_plan(setup_, batch, worker.rank(), worker.stage(), [&](const PlanOptions& plan) {
-    place_links(worker, worker.runner.plan(with_input(worker, plan)));
+    allocate_links(worker, worker.runner.plan(with_input(worker, plan)));
     if (resident && worker.stage() == 0) worker.runner.upload_images({batch.set, batch.augment}, plan.batch);
     worker.runner.reserve_copies(plan.batch, resident);
     worker.context().reserve_copies(batch.gathers_logits ? static_cast<std::size_t>(plan.batch) * row : 0);
@@ -193,32 +195,32 @@ void Reservations::place(Worker& worker, const BatchKind& batch) {
   if (worker.compute_communicator) worker.compute_communicator->reserve(exchanged);
 }
 
-void Reservations::place_links(Worker& worker, const Plan& plan) {
+void Reservations::allocate_links(Worker& worker, const Plan& plan) {
   using enum kernels::Link::End;
   const std::size_t number = worker.number;
   const auto reserve = [&](kernels::Link& link, const Border& sent, Worker& to) {
     const std::size_t before[] = {link.held(sender), link.held(receiver)};
     link.reserve(sent.desc.layout.bytes);
-    if (link.held(sender) != before[0]) worker.device.hold(link.held(sender) - before[0], &MemoryUse::other);
-    if (link.held(receiver) != before[1]) to.device.hold(link.held(receiver) - before[1], &MemoryUse::other);
+    if (link.held(sender) != before[0]) worker.device.add_bytes(link.held(sender) - before[0], &MemoryUse::other);
+    if (link.held(receiver) != before[1]) to.device.add_bytes(link.held(receiver) - before[1], &MemoryUse::other);
   };
   if (!setup_.is_last(worker.stage())) reserve(*team_.forward_links[number], plan.output(), *team_.workers[number + 1]);
   if (plan.options().training && worker.stage() > 0)
     reserve(*team_.backward_links[number - 1], plan.input_grad(), *team_.workers[number - 1]);
 }
 
-void Reservations::place(const std::vector<BatchKind>& batches) {
-  if (setup_.pipelined()) team_.wait_for_all();  // place() may replace the links' memory; they must be empty
+void Reservations::allocate(const std::vector<BatchKind>& batches) {
+  if (setup_.pipelined()) team_.wait_for_all();  // allocate() may replace the links' memory; they must be empty
   by_stage([&](Worker& worker) {
-    for (const BatchKind& batch : batches) place(worker, batch);
+    for (const BatchKind& batch : batches) allocate(worker, batch);
   });
-  placed_.insert(batches.begin(), batches.end());
+  allocated_.insert(batches.begin(), batches.end());
 }
 
 void Reservations::reserve(const BatchKind& batch) {
-  if ((setup_.replica_count() == 1 && !setup_.pipelined()) || placed_.contains(batch)) return;
+  if ((setup_.replica_count() == 1 && !setup_.pipelined()) || allocated_.contains(batch)) return;
   require_room({batch}, /*optimizer=*/{}, /*together=*/false);
-  place({batch});
+  allocate({batch});
 }
 
 }  // namespace dp::engine

@@ -25,8 +25,8 @@ class Reservations {
   // from the plans: a request that fits is never refused. `together`: all ranks make this call, and on CPUs the needs
   // of ranks on the same host are added.
   void require_room(const std::vector<BatchKind>& batches, const std::optional<Optimizer>& optimizer, bool together);
-  void place(const std::vector<BatchKind>& batches);  // allocates; calls no require_room()
-  // Both, once per kind. A single replica allocates when the batch is first used.
+  void allocate(const std::vector<BatchKind>& batches);  // call require_room() first
+  // Both, once per kind of batch. Does nothing for a single replica, which allocates when a batch is first used.
   void reserve(const BatchKind& batch);
 
  private:
@@ -34,16 +34,16 @@ class Reservations {
   // share it.
   using FitsText = std::function<std::string(std::size_t device, std::size_t room, std::size_t replicas)>;
 
-  // Error(device) if a replica exceeds replica_limit().
-  void judge_limit(const std::vector<std::size_t>& needs, const std::string& what, const FitsText& fits) const;
-  // `needs`: bytes per replica of this process.
-  void judge(const std::vector<std::size_t>& needs, bool together, const std::string& what, const FitsText& fits);
-  std::size_t taken(std::size_t bytes) const;                     // bytes that a replica's buffer of this size occupies
-  std::size_t added(std::size_t held, std::size_t needed) const;  // by a buffer that replaces a smaller one
-  std::size_t missing(Worker& worker, const std::vector<BatchKind>& batches) const;
-  std::size_t missing_in_links(std::size_t number, const HandedOver& bytes) const;  // of worker `number`
-  void place(Worker& worker, const BatchKind& batch);
-  void place_links(Worker& worker, const Plan& plan);
+  // These two: Error(device). `needs`: bytes per replica of this process. The first compares them with replica_limit(),
+  // the second also with the free memory.
+  void require_within_limit(const std::vector<std::size_t>& needs, const std::string& what, const FitsText& fits) const;
+  void require_fit(const std::vector<std::size_t>& needs, bool together, const std::string& what, const FitsText& fits);
+  std::size_t occupied(std::size_t bytes) const;                  // bytes that a replica's buffer of this size occupies
+  std::size_t added(std::size_t held, std::size_t needed) const;  // when a buffer of `held` bytes grows
+  std::size_t missing_bytes(Worker& worker, const std::vector<BatchKind>& batches) const;
+  std::size_t missing_bytes_in_links(std::size_t number, const BorderBytes& bytes) const;  // of worker `number`
+  void allocate(Worker& worker, const BatchKind& batch);
+  void allocate_links(Worker& worker, const Plan& plan);
   // Calls f(worker) on every worker, stage by stage: a stage's plans depend on those before it.
   template <typename F>
   void by_stage(F&& f);
@@ -52,7 +52,7 @@ class Reservations {
 
   Team& team_;
   const ModelSetup& setup_;
-  std::set<BatchKind> placed_;
+  std::set<BatchKind> allocated_;
 };
 
 }  // namespace dp::engine

@@ -58,15 +58,15 @@ TEST_CASE("memory room: sizes are printed in KiB, from 1 MiB on in MiB, and from
 
 TEST_CASE("memory room: a buffer on the host is rounded up, one on a GPU is not, and a tenth stays free") {
   const Device cpu{}, gpu{DeviceKind::cuda, 0};
-  CHECK(taken_on(cpu, 0) == 0);
-  CHECK(taken_on(cpu, 1) == kernels::resident_bytes(1));
-  CHECK(taken_on(cpu, 1) == 64);
-  CHECK(taken_on(cpu, 2 * kMiB + 1) == 4 * kMiB);
-  CHECK(taken_on(gpu, 0) == 0);
-  CHECK(taken_on(gpu, 2 * kMiB + 1) == 2 * kMiB + 1);
-  CHECK(promised(1000) == 900);
-  CHECK(promised(19) == 9);
-  CHECK(promised(9) == 0);
+  CHECK(occupied_bytes(cpu, 0) == 0);
+  CHECK(occupied_bytes(cpu, 1) == kernels::resident_bytes(1));
+  CHECK(occupied_bytes(cpu, 1) == 64);
+  CHECK(occupied_bytes(cpu, 2 * kMiB + 1) == 4 * kMiB);
+  CHECK(occupied_bytes(gpu, 0) == 0);
+  CHECK(occupied_bytes(gpu, 2 * kMiB + 1) == 2 * kMiB + 1);
+  CHECK(usable_part(1000) == 900);
+  CHECK(usable_part(19) == 9);
+  CHECK(usable_part(9) == 0);
 }
 
 TEST_CASE("memory room: the host's room is the available memory and its source, or unknown") {

@@ -99,12 +99,12 @@ TEST_CASE("plan table: normalisations fused into convolutions, with synchronised
   const PlanOptions options{.batch = 2, .norm = BatchNormMode::sync, .shards = 2};
   CHECK(table_of(block(), options, NormFusion::always) == R"(forward
  conv1 reorder: input act768
- conv1: act768 - - - val0 act0 mom0/56 - ends segment
+ conv1: act768 - - - val0 act0 mom0/56 - segment
  bn1+relu statistics: mom0 act4608
  bn1+relu: act0 act4608 val128 val256 - act768
- conv2: act768 - - - val384 act1536 mom208/56 - ends segment
+ conv2: act768 - - - val384 act1536 mom208/56 - segment
  bn2+relu statistics: mom208 act4672
- conv3: act1536 act4672 val512 val640 val768 act2304 mom416/56 - ends segment
+ conv3: act1536 act4672 val512 val640 val768 act2304 mom416/56 - segment
  bn3+add+relu statistics: mom416 act4736
  bn3+add+relu: act2304 act4736 val896 val1024 act768 act3072
  avg_pool: act3072 act3968
@@ -115,13 +115,13 @@ backward
  fc backward_weights: act3968 act3904 grad1152 -
  fc backward_data: act3904 val1152 act4800 ready 9
  avg_pool backward: act4800 act3840
- bn3+add+relu backward sums: act3840 - act2304 act3072 act4736 mom528/48 grad896 grad1024 act3840 ends segment
+ bn3+add+relu backward sums: act3840 - act2304 act3072 act4736 mom528/48 grad896 grad1024 act3840 segment
  bn3+add+relu backward: act3840 act2304 - act4736 val896 mom528 act3072 ready 7
  conv3 backward_weights: act1536 act4672 val512 val640 act3072 grad768
- conv3 backward_data: act3072 val768 - act1536 - act4672 val512 val640 mom320/48 grad512 grad640 act2304 ends segment ready 6
+ conv3 backward_data: act3072 val768 - act1536 - act4672 val512 val640 mom320/48 grad512 grad640 act2304 segment ready 6
  bn2+relu backward: act2304 act1536 - act4672 val512 mom320 act2304 ready 4
  conv2 backward_weights: act768 act2304 grad384 -
- conv2 backward_data: act2304 val384 act3840 act0 act768 act4608 - - mom112/48 grad128 grad256 act1536 ends segment ready 3
+ conv2 backward_data: act2304 val384 act3840 act0 act768 act4608 - - mom112/48 grad128 grad256 act1536 segment ready 3
  bn1+relu backward: act1536 act0 - act4608 val128 mom112 act1536 ready 1
  conv1 backward_weights reorder: input act0
  conv1 backward_weights: act0 act1536 grad0 - ready 0

@@ -39,7 +39,7 @@ inline std::string table_of(const engine::Plan& plan) {
     for (const engine::PlanStep& step : steps) {
       text += " " + step.name + ":";
       for (int i = 0; i < step.arg_count; ++i) text += " " + place_text(step.args[static_cast<std::size_t>(i)]);
-      if (step.ends_segment) text += " ends segment";
+      if (step.ends_segment) text += " segment";
       if (step.ready_from >= 0) text += " ready " + std::to_string(step.ready_from);
       text += "\n";
     }

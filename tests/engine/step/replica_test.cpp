@@ -303,9 +303,9 @@ TEST_CASE("replica: buffers that are freed no longer count") {
   }
   { LogitsStore empty(*replica, 0, 40); }
   CHECK(numbers(replica->device.memory_use()) == before);
-  replica->device.hold(100, &MemoryUse::average);
+  replica->device.add_bytes(100, &MemoryUse::average);
   CHECK(replica->device.memory_use().average == 100);
   CHECK(replica->device.allocations() == allocations + 3);
-  replica->device.forget(100, &MemoryUse::average);
+  replica->device.subtract_bytes(100, &MemoryUse::average);
   CHECK(numbers(replica->device.memory_use()) == before);
 }
