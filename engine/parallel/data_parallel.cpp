@@ -129,7 +129,7 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
   s.reservations.require_room(batches, update, /*together=*/true);
   s.reservations.allocate(batches);
   if (update) s.reserve(engine::kind_of(*update));
-  s.team.graphs->prepared();
+  s.team.graphs->memory_changed();
   if (options.process_group) s.rank_memory = s.team.values_of_all_ranks(s.first().device.memory_use());
 }
 
@@ -150,12 +150,12 @@ void DataParallel::set_weights(const std::vector<NamedTensor>& tensors) {
   State& s = *state_;
   s.begin_change();
   s.state_dict.set_weights(tensors);
-  if (s.setup.options.ema_decay) s.team.on_master([](Worker& master) { master.average->restart(); });
+  if (s.setup.options.ema_decay) s.team.on_master([](Worker& master) { master.moving_average->restart(); });
 }
 
 void DataParallel::set_optimizer_state(const OptimizerState& state) {
   state_->forward_rows = 0;
-  if (state_->optimizer.set_state(state)) state_->team.graphs->prepared();
+  if (state_->optimizer.set_state(state)) state_->team.graphs->memory_changed();
 }
 
 std::int64_t DataParallel::step_count() const { return state_->team.step + (state_->begun ? 1 : 0); }
@@ -170,7 +170,7 @@ void DataParallel::swap_average() {
     throw Error(ErrorCode::usage, "there is no moving average of the weights; set ema_decay");
   s.begin_change();
   s.team.wait_for_all();
-  s.team.on_master([](Worker& master) { master.average->swap(); });
+  s.team.on_master([](Worker& master) { master.moving_average->swap(); });
   s.state_dict.broadcast_weights();
   s.state_dict.running_statistics_changed();
 }
@@ -193,13 +193,13 @@ void DataParallel::set_average_weights(const std::vector<NamedTensor>& tensors) 
 }
 
 std::int64_t DataParallel::average_updates() const {
-  return state_->first().average ? state_->first().average->updates() : 0;
+  return state_->first().moving_average ? state_->first().moving_average->updates() : 0;
 }
 
 void DataParallel::set_average_updates(std::int64_t updates) {
   if (updates < 0) throw Error(ErrorCode::usage, fmt::format("a moving average cannot have made {} updates", updates));
   for (const auto& worker : state_->team.workers)
-    if (worker->average) worker->average->set_updates(updates);
+    if (worker->moving_average) worker->moving_average->set_updates(updates);
 }
 
 std::optional<LossScale> DataParallel::loss_scale() const {

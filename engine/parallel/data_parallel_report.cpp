@@ -67,19 +67,20 @@ bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
   };
   const std::size_t row_bytes = static_cast<std::size_t>(s.setup.model.output().numel()) * s.setup.element_bytes();
   const auto drop = [&] {
-    for (const auto& worker : s.team.workers) worker->logits.reset();
+    for (const auto& worker : s.team.workers) worker->logits_store.reset();
   };
   drop();
   s.team.on_workers([&](engine::Worker& worker) {
     const std::int64_t most = s.setup.is_last(worker.stage()) ? batches * most_of(worker.rank()) : 0;
     try {
-      worker.logits = std::make_unique<engine::LogitsStore>(worker, most, row_bytes);
+      worker.logits_store = std::make_unique<engine::LogitsStore>(worker, most, row_bytes);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::device) throw;
     } catch (const std::bad_alloc&) {
     }
   });
-  const bool all = std::ranges::all_of(s.team.workers, [](const auto& worker) { return worker->logits != nullptr; });
+  const bool all =
+      std::ranges::all_of(s.team.workers, [](const auto& worker) { return worker->logits_store != nullptr; });
   if (!all) drop();
   return all;
 }
@@ -89,7 +90,7 @@ EvaluatedLogits DataParallel::take_logits() {
   EvaluatedLogits taken;
   std::vector<std::int64_t> begins;
   for (const auto& worker : s.team.workers) {
-    const engine::LogitsStore* const store = worker->logits.get();
+    const engine::LogitsStore* const store = worker->logits_store.get();
     if (store == nullptr) return taken;
     begins.push_back(static_cast<std::int64_t>(taken.samples.size()));
     taken.samples.insert(taken.samples.end(), store->samples().begin(), store->samples().end());
@@ -101,8 +102,8 @@ EvaluatedLogits DataParallel::take_logits() {
   s.team.on_workers([&](engine::Worker& worker) {
     auto* const to = static_cast<std::byte*>(taken.logits.raw()) +
                      static_cast<std::size_t>(begins[worker.number] * classes) * s.setup.element_bytes();
-    worker.logits->download(to);
-    worker.logits->clear();
+    worker.logits_store->download(to);
+    worker.logits_store->clear();
   });
   return taken;
 }

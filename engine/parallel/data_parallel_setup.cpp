@@ -134,9 +134,9 @@ DataParallel::State::State(const Model& model, ResolvedOptions resolved)
   set_initial_weights();
   if (!options.ema_decay) return;
   team.on_master([&](engine::Worker& master) {
-    master.average = std::make_unique<engine::MovingAverage>(
+    master.moving_average = std::make_unique<engine::MovingAverage>(
         master, *options.ema_decay, setup.stage(master.stage()).norms.running_statistics_size());
-    master.average->restart();
+    master.moving_average->restart();
   });
 }
 
@@ -285,7 +285,7 @@ kernels::StepInputs DataParallel::State::step_inputs(std::int64_t global_batch, 
   inputs.max_norm = options.clip_grad_norm ? static_cast<float>(*options.clip_grad_norm) : 0.0f;
   inputs.skip_nonfinite = options.on_nonfinite == OnNonfinite::skip;
   if (update != nullptr) inputs.update = optimizer.inputs(*update);
-  if (first().average) inputs.average_share = first().average->next_share();
+  if (first().moving_average) inputs.average_share = first().moving_average->next_share();
   return inputs;
 }
 

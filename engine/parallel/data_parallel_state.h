@@ -30,7 +30,7 @@ struct DataParallel::State {
   void require_two_values(std::int64_t rows, std::int64_t global_rows, int micro_batches) const;
   void reserve(const engine::BatchKind& batch) { reservations.reserve(batch); }
   void reserve(const engine::UpdateKind& update) {
-    if (optimizer.reserve(update)) team.graphs->prepared();
+    if (optimizer.reserve(update)) team.graphs->memory_changed();
   }
   // The parts of a step, one by one (step_by_step.cpp).
   const Tensor& forward_all(const Tensor& images, bool training);
@@ -40,7 +40,7 @@ struct DataParallel::State {
   void updated() {  // after a step with an update
     optimizer.updated();
     for (const auto& worker : team.workers)
-      if (worker->average) worker->average->updated();
+      if (worker->moving_average) worker->moving_average->updated();
   }
   // Call before weights or running statistics change.
   void begin_change() {

@@ -16,14 +16,14 @@ constexpr std::size_t kMostKinds = 8;
 }  // namespace
 
 // The capture of one context. The destructor drops a capture that is still open.
-class StepGraphs::Recording {
+class StepGraphs::Capture {
  public:
   // `turn`: lock that drop() takes, because other replicas may still be capturing; may be null.
-  Recording(kernels::Context& context, kernels::Stream* root, kernels::CaptureTurn* turn)
+  Capture(kernels::Context& context, kernels::Stream* root, kernels::CaptureTurn* turn)
       : context_(context), root_(root), turn_(turn) {}
-  ~Recording() { drop(); }
-  Recording(const Recording&) = delete;
-  Recording& operator=(const Recording&) = delete;
+  ~Capture() { drop(); }
+  Capture(const Capture&) = delete;
+  Capture& operator=(const Capture&) = delete;
 
   void begin() {
     open_ = true;
@@ -72,7 +72,7 @@ StepGraphs::StepGraphs(Team& team, std::string refusal, bool required)
     : team_(team),
       refusal_(std::move(refusal)),
       required_(required),
-      several_(team.setup.options.process_group && team.setup.replica_count() > 1),
+      several_ranks_(team.setup.options.process_group && team.setup.replica_count() > 1),
       barrier_(static_cast<int>(team.workers.size()), team.pool.abort_flag()) {
   for (const auto& worker : team.workers) links_.push_back(team.ends_of_links(worker->number));
   if (!refusal_.empty()) return;
@@ -93,18 +93,18 @@ bool StepGraphs::on_all_ranks(bool yes) const {
 }
 
 // With several ranks, a kind is identified by its global batch size: local sizes may differ between ranks.
-bool StepGraphs::is(const StepKind& kind, const StepKind& other) const {
+bool StepGraphs::same_kind(const StepKind& kind, const StepKind& other) const {
   return kind.update == other.update && kind.resident == other.resident &&
-         (several_ ? kind.global == other.global : kind.rows == other.rows);
+         (several_ranks_ ? kind.global == other.global : kind.rows == other.rows);
 }
 
-bool StepGraphs::agreed(bool well) {
-  const bool here = barrier_.all(well);
-  return several_ ? on_all_ranks(here) : here;
+bool StepGraphs::all_succeeded(bool succeeded) {
+  const bool here = barrier_.arrive_and_wait(succeeded);
+  return several_ranks_ ? on_all_ranks(here) : here;
 }
 
 void StepGraphs::evaluated(std::int64_t global_batch, bool resident) {
-  if (several_ && refusal_.empty() && evaluated_.emplace(global_batch, resident).second) ++events_;
+  if (several_ranks_ && refusal_.empty() && evaluated_.emplace(global_batch, resident).second) ++memory_changes_;
 }
 
 std::uint64_t StepGraphs::allocations() const {
@@ -117,12 +117,13 @@ void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
   mode_ = Mode::eager;
   kind_ = nullptr;
   if (!refusal_.empty()) return;
-  const auto known = std::find_if(kinds_.begin(), kinds_.end(), [&](const auto& k) { return is(k->kind, kind); });
+  const auto known =
+      std::find_if(kinds_.begin(), kinds_.end(), [&](const auto& k) { return same_kind(k->kind, kind); });
   if (eagerly) {
-    if (known == kinds_.end()) ++events_;  // the step may allocate memory
+    if (known == kinds_.end()) ++memory_changes_;  // the step may allocate memory
     return;
   }
-  if (known != kinds_.end() && (*known)->placed == placed()) {
+  if (known != kinds_.end() && (*known)->memory_version == memory_version()) {
     const char* const rule = "with CUDA graphs, equal global batches need equal local batches; use --graphs never";
     if ((*known)->kind.rows != kind.rows)
       throw Error(ErrorCode::usage,
@@ -134,15 +135,15 @@ void StepGraphs::begin_step(const StepKind& kind, int parts, bool eagerly) {
           fmt::format("this rank has allocated memory since an earlier global batch of {}; {}", kind.global, rule));
     std::rotate(known, known + 1, kinds_.end());
     kind_ = kinds_.back().get();
-    mode_ = kind_->recorded ? Mode::launch : Mode::record;
+    mode_ = kind_->captured ? Mode::launch : Mode::capture;
     return;
   }
   if (known != kinds_.end())
     kinds_.erase(known);
   else
-    ++events_;
+    ++memory_changes_;
   if (kinds_.size() == kMostKinds) kinds_.erase(kinds_.begin());
-  kinds_.push_back(std::make_unique<Recorded>());
+  kinds_.push_back(std::make_unique<KindGraphs>());
   kind_ = kinds_.back().get();
   kind_->kind = kind;
   kind_->graphs.resize(static_cast<std::size_t>(parts));
@@ -159,9 +160,9 @@ void StepGraphs::end_step() {
       std::fprintf(stderr, "dp: warning: training steps go on without graphs: %s\n", failure_.c_str());
     return;
   }
-  kind_->recorded = mode_ != Mode::eager;
+  kind_->captured = mode_ != Mode::eager;
   if (mode_ != Mode::eager) return;
-  kind_->placed = placed();
+  kind_->memory_version = memory_version();
   kind_->allocations = allocations();
 }
 
@@ -187,73 +188,73 @@ bool StepGraphs::attempt(F&& f) {
 
 void StepGraphs::run_as_graph(Worker& worker, std::size_t part, const Work& work) {
   worker.gradient_sync->wait_for_weights();
-  bool recorded = mode_ == Mode::launch;
-  if (mode_ == Mode::record && !failed_.load(std::memory_order_relaxed)) {
+  bool captured = mode_ == Mode::launch;
+  if (mode_ == Mode::capture && !failed_.load(std::memory_order_relaxed)) {
     worker.clock.progress().advance();
     reset_links(worker.number);
-    recorded = joint_ ? record_joint(worker, part, work) : record_own(worker, part, work);
+    captured = joint_ ? capture_joint(worker, part, work) : capture_own(worker, part, work);
     reset_links(worker.number);
-    if (!recorded) {
+    if (!captured) {
       failed_.store(true, std::memory_order_relaxed);
       worker.gradient_sync->reset();
       if (worker.compute_communicator) worker.compute_communicator->reset();
-      barrier_.all();
+      barrier_.arrive_and_wait();
     }
   }
-  if (recorded)
+  if (captured)
     launch(worker, part);
   else
     work();
 }
 
-bool StepGraphs::record_own(Worker& worker, std::size_t part, const Work& work) {
+bool StepGraphs::capture_own(Worker& worker, std::size_t part, const Work& work) {
   auto& graph = kind_->graphs[part][worker.number];
-  Recording recording(worker.context(), &worker.compute(), nullptr);
+  Capture capture(worker.context(), &worker.compute(), nullptr);
   // begin() waits for the replica's streams. After this barrier all replicas are idle, and no replica enqueues work
-  // before agreed(). This is necessary because graph instantiation may wait for a device.
-  bool well = barrier_.all(attempt([&] { recording.begin(); }));
-  well = well && attempt([&] {
-           work();
-           worker.gradient_sync->wait_for_weights();
-           graph = recording.end();
-         });
-  recording.drop();
-  if (agreed(well)) return true;
+  // before all_succeeded(). This is necessary because graph instantiation may wait for a device.
+  bool succeeded = barrier_.arrive_and_wait(attempt([&] { capture.begin(); }));
+  succeeded = succeeded && attempt([&] {
+                work();
+                worker.gradient_sync->wait_for_weights();
+                graph = capture.end();
+              });
+  capture.drop();
+  if (all_succeeded(succeeded)) return true;
   graph.reset();
   return false;
 }
 
-bool StepGraphs::record_joint(Worker& worker, std::size_t part, const Work& work) {
+bool StepGraphs::capture_joint(Worker& worker, std::size_t part, const Work& work) {
   kernels::Stream& compute = worker.compute();
   const bool leads = worker.number == 0;
-  Recording recording(worker.context(), leads ? &compute : nullptr, leads ? &turn_ : nullptr);
-  bool well = attempt([&] {
-    recording.begin();
+  Capture capture(worker.context(), leads ? &compute : nullptr, leads ? &turn_ : nullptr);
+  bool succeeded = attempt([&] {
+    capture.begin();
     if (leads) compute.record(*begun_);
   });
-  if (!barrier_.all(well)) return false;
+  if (!barrier_.arrive_and_wait(succeeded)) return false;
   {
     const Turn turn(*this, worker);
-    well = attempt([&] {
+    succeeded = attempt([&] {
       if (!leads) compute.wait(*begun_);
       work();
       worker.gradient_sync->wait_for_weights();
       if (!leads) compute.record(*ready_[worker.number]);
     });
-    if (!well) turn_.give_up();
+    if (!succeeded) turn_.give_up();
   }
-  well = barrier_.all(well);
+  succeeded = barrier_.arrive_and_wait(succeeded);
   if (leads) {
-    well = well && attempt([&] {
-             for (std::size_t other = 1; other < ready_.size(); ++other) compute.wait(*ready_[other]);
-             kind_->graphs[part].front() = recording.end();
-           });
-    recording.drop();
+    succeeded = succeeded && attempt([&] {
+                  for (std::size_t other = 1; other < ready_.size(); ++other) compute.wait(*ready_[other]);
+                  kind_->graphs[part].front() = capture.end();
+                });
+    capture.drop();
     turn_.begin_anew();
   }
-  well = barrier_.all(well);  // the capture of all streams has ended
-  if (!leads && well) recording.end();
-  return well;
+  succeeded = barrier_.arrive_and_wait(succeeded);  // the capture of all streams has ended
+  if (!leads && succeeded) capture.end();
+  return succeeded;
 }
 
 void StepGraphs::take_turns(Worker& worker, kernels::CaptureTurn* turn) {
@@ -275,13 +276,13 @@ void StepGraphs::launch(Worker& worker, std::size_t part) {
   if (!joint_) return graphs[worker.number]->launch(compute);
   const bool leads = worker.number == 0;
   if (!leads) compute.record(*ready_[worker.number]);
-  barrier_.all();
+  barrier_.arrive_and_wait();
   if (leads) {
     for (std::size_t other = 1; other < ready_.size(); ++other) compute.wait(*ready_[other]);
     graphs.front()->launch(compute);
     compute.record(*done_);
   }
-  barrier_.all();
+  barrier_.arrive_and_wait();
   if (!leads) compute.wait(*done_);
 }
 
@@ -296,7 +297,7 @@ std::string StepGraphs::describe() const {
   std::string text = joint_ ? "steps run as one graph of all replicas" : "steps run as one graph for each replica";
   bool any = false;
   for (const auto& kind : kinds_) {
-    if (!kind->recorded) continue;
+    if (!kind->captured) continue;
     std::size_t nodes = 0;
     for (const auto& part : kind->graphs) nodes += part.front()->nodes();
     text += fmt::format("{}{} rows: {} nodes", any ? ", " : "; ", kind->kind.rows, nodes);

@@ -225,13 +225,13 @@ void Worker::backward(Items items, bool accumulate, bool last, Work work) {
 void Worker::finish_update() {
   clock.enter(Phase::update);
   if (setup_.update_needs_whole_gradient()) gradient_sync->update(/*norm=*/true);
-  update_average();
+  update_moving_average();
 }
 
-void Worker::update_average() {
-  if (average == nullptr) return;
+void Worker::update_moving_average() {
+  if (moving_average == nullptr) return;
   gradient_sync->wait_for_weights();
-  average->update();
+  moving_average->update();
 }
 
 // send() and receive() transfer a tensor of the item to or from a neighbouring stage.
@@ -290,11 +290,11 @@ void Worker::evaluate(const Batch& batch, const kernels::StepInputs& inputs) {
 void Worker::evaluate(Items items, const Batch& batch, Range rows) {
   forward(items, /*training=*/false);
   loss(items);
-  if (!setup_.is_last(stage()) || logits == nullptr) return;
+  if (!setup_.is_last(stage()) || logits_store == nullptr) return;
   for (int item = items.begin; item < items.end; ++item)
     if (const Plan* plan = runner.plan_of(item)) {
       const Range own = setup_.rows_of(rows.size(), rank(), item % local_shards());
-      logits->append(item, *plan, input_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
+      logits_store->append(item, *plan, input_of(batch, {rows.begin + own.begin, rows.begin + own.end}));
     }
 }
 
@@ -327,7 +327,7 @@ void Worker::update_alone(const kernels::StepInputs& inputs, const UpdateKind& u
   gradient_sync->optimizer().set_kind(update);
   gradient_sync->begin(team_.step, /*per_bucket=*/false);
   gradient_sync->update(setup_.update_needs_whole_gradient());
-  update_average();
+  update_moving_average();
   context().flush();
   check_finite();
 }

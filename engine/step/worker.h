@@ -30,7 +30,7 @@ class Worker : public Replica {
   // --- a whole step -------------------------------------------------------------------------------------------
   // `batch` must stay unchanged until the step after next begins. `inputs` are equal on every worker.
   void train(const Batch& batch, const kernels::StepInputs& inputs, const UpdateKind& update);
-  // Also appends the logits to `logits`, if that is set.
+  // Also appends the logits to logits_store, if that is set.
   void evaluate(const Batch& batch, const kernels::StepInputs& inputs);
 
   // --- its parts, as nn.DataParallel has them -----------------------------------------------------------------
@@ -47,8 +47,8 @@ class Worker : public Replica {
   std::unique_ptr<kernels::Communicator> compute_communicator;
   std::unique_ptr<GradientSync> gradient_sync;
   GatheredLoss gathered_loss;
-  std::unique_ptr<MovingAverage> average;  // null without ema_decay, and if this is not the master
-  std::unique_ptr<LogitsStore> logits;     // null unless evaluations store logits
+  std::unique_ptr<MovingAverage> moving_average;  // null without ema_decay, and if this is not the master
+  std::unique_ptr<LogitsStore> logits_store;      // null unless evaluations store logits
 
  private:
   struct Items {  // [begin, end): see plan_runner.h
@@ -66,7 +66,7 @@ class Worker : public Replica {
   void evaluate(Items items, const Batch& batch, kernels::Range rows);
   void backward(Items items, bool accumulate, bool last, Work work = Work::backward);
   void finish_update();
-  void update_average();
+  void update_moving_average();
   void send(kernels::Link& link, const Border& border, int item);
   void receive(kernels::Link& link, const Border& border, int item);
   bool saves_input() const { return options.saved_inputs > 0; }

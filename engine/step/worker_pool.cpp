@@ -49,7 +49,7 @@ WorkerPool::WorkerPool(int size) : size_(size), errors_(static_cast<std::size_t>
   }
   running_.store(size);
   try {
-    for (int rank = 0; rank < size; ++rank) threads_.emplace_back([this, rank] { serve(rank); });
+    for (int number = 0; number < size; ++number) threads_.emplace_back([this, number] { serve(number); });
     wait_for_all();
     kernels::require_address_space(0);
   } catch (const Error&) {
@@ -74,7 +74,7 @@ void WorkerPool::stop() {
   threads_.clear();
 }
 
-void WorkerPool::serve(int rank) {
+void WorkerPool::serve(int number) {
   make_own_heap();
   finish_one();
   std::uint32_t seen = 0;
@@ -82,7 +82,7 @@ void WorkerPool::serve(int rank) {
     generation_.wait(seen);
     ++seen;
     if (quit_.load()) return;
-    call_guarded(rank);
+    call_guarded(number);
     finish_one();
   }
 }
@@ -95,11 +95,11 @@ void WorkerPool::wait_for_all() {
   for (int left = running_.load(); left != 0; left = running_.load()) running_.wait(left);
 }
 
-void WorkerPool::call_guarded(int rank) {
+void WorkerPool::call_guarded(int number) {
   try {
-    call_(self_, rank);
+    call_(self_, number);
   } catch (...) {
-    errors_[static_cast<std::size_t>(rank)] = std::current_exception();
+    errors_[static_cast<std::size_t>(number)] = std::current_exception();
     abort_.store(true, std::memory_order_release);
   }
 }

@@ -28,14 +28,14 @@ class WorkerPool {
   int size() const { return size_; }
   kernels::AbortFlag* abort_flag() { return &abort_; }
 
-  // Calls work(rank) on every worker and returns when all are done. The first exception sets the abort flag, which ends
-  // the waits of all other workers. run() then throws Error with the message of the lowest failed rank; the other
-  // messages are attached. Throws Aborted if the flag was set before the call, or if no worker caused the failure.
-  // `work` is not copied. Nothing is allocated unless a worker fails.
+  // Calls work(number of the worker) on every worker and returns when all are done. The first exception sets the abort
+  // flag, which ends the waits of all other workers. run() then throws Error with the message of the failed worker that
+  // has the lowest number; the other messages are attached. Throws Aborted if the flag was set before the call, or if
+  // no worker caused the failure. `work` is not copied. Nothing is allocated unless a worker fails.
   template <typename F>
   void run(F&& work) {
     using Callable = std::remove_reference_t<F>;
-    run_all([](void* self, int rank) { (*static_cast<Callable*>(self))(rank); }, &work);
+    run_all([](void* self, int number) { (*static_cast<Callable*>(self))(number); }, &work);
   }
   // How many threads have no work.
   int finished() const { return static_cast<int>(threads_.size()) - running_.load(); }
@@ -44,11 +44,11 @@ class WorkerPool {
  private:
   using Call = void (*)(void*, int);
   void run_all(Call call, void* self);
-  void serve(int rank);
+  void serve(int number);
   void finish_one();
   void wait_for_all();
   void stop();
-  void call_guarded(int rank);
+  void call_guarded(int number);
   [[noreturn]] void rethrow();
 
   const int size_;
@@ -71,11 +71,11 @@ class Barrier {
 
   // Waits until all workers have called it. Returns whether `yes` was true in all calls. Throws Aborted once the flag
   // is set.
-  bool all(bool yes = true) {
+  bool arrive_and_wait(bool yes = true) {
     const std::uint32_t round = round_.load(std::memory_order_acquire);
     if (!yes) refused_.store(true, std::memory_order_relaxed);
-    if (came_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
-      came_.store(0, std::memory_order_relaxed);
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == size_) {
+      arrived_.store(0, std::memory_order_relaxed);
       agreed_ = !refused_.exchange(false, std::memory_order_relaxed);
       round_.store(round + 1, std::memory_order_release);
       return agreed_;
@@ -91,7 +91,7 @@ class Barrier {
  private:
   const int size_;
   const kernels::AbortFlag* const abort_;
-  std::atomic<int> came_{0};
+  std::atomic<int> arrived_{0};
   std::atomic<bool> refused_{false};
   bool agreed_ = true;  // result of the last round; the next round cannot end before all workers have read it
   std::atomic<std::uint32_t> round_{0};

@@ -19,7 +19,7 @@ TEST_CASE("barrier: all workers learn in each round whether all agreed") {
   std::vector<std::thread> workers;
   for (std::size_t worker = 0; worker < kWorkers; ++worker)
     workers.emplace_back([&, worker] {
-      for (const auto& answers : rounds) heard[worker].push_back(barrier.all(answers[worker]));
+      for (const auto& answers : rounds) heard[worker].push_back(barrier.arrive_and_wait(answers[worker]));
     });
   for (std::thread& worker : workers) worker.join();
   for (const std::vector<bool>& own : heard) CHECK(own == std::vector<bool>{true, false, true, false, false, true});
@@ -31,7 +31,7 @@ TEST_CASE("barrier: an abort ends the wait for a worker that does not come") {
   bool aborted = false;
   std::thread worker([&] {
     try {
-      barrier.all();
+      barrier.arrive_and_wait();
     } catch (const kernels::Aborted&) {
       aborted = true;
     }
