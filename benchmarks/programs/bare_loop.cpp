@@ -58,7 +58,7 @@ void BareLoop::upload(const Batch& batch, const Sgd& sgd) {
   inputs_.loss_scale = 1.0f / static_cast<float>(batch.size());
   inputs_.update.groups[0] = {sgd.lr, sgd.weight_decay};
   inputs_.update.constants.sgd = {sgd.momentum, sgd.nesterov};
-  replica_->arenas.upload_inputs(inputs_);
+  replica_->arenas.upload_step_inputs(inputs_);
   ++inputs_.step;
 
   const bool resident = batch.resident.set != nullptr;
@@ -78,8 +78,8 @@ void BareLoop::update() {
       {.weights = replica_->arenas.values(),
        .gradients = replica_->arenas.gradients(),
        .first_state = momenta_->data(),
-       .inputs = replica_->arenas.inputs(),
-       .results = replica_->arenas.results(),
+       .inputs = replica_->arenas.step_inputs(),
+       .results = replica_->arenas.step_results(),
        .copy = replica_->arenas.mixed() ? replica_->arenas.low_value(0) : nullptr});
 }
 

@@ -35,7 +35,7 @@ std::int64_t ReplicatedOptimizer::unreported_skipped() {
   kernels::StepResults results;
   team_.on_first_worker([&](Worker& first) {
     first.gradient_sync->wait_until_idle();
-    first.compute().download(&results, first.arenas.results(), sizeof results);
+    first.compute().download(&results, first.arenas.step_results(), sizeof results);
     first.compute().synchronize();
   });
   return results.skipped_steps;

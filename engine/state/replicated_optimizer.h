@@ -18,7 +18,7 @@ class ReplicatedOptimizer {
   bool has_state() const { return rule_.has_value(); }
 
   kernels::UpdateInputs inputs(const Optimizer& optimizer) const;  // of the next update
-  void updated() { ++updates_; }
+  void updated() { ++updates_; }  // call it after each step with an update, also a skipped one
   // Skipped steps are not updates. Call it when the devices have reported `steps` of them and cleared their counts.
   void reported_skipped(std::int64_t steps) { updates_ -= steps; }
 

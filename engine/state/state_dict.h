@@ -24,8 +24,8 @@ class StateDict {
   // Tensors that are not named keep their values; other types are converted. Error(data) for an unknown name or another
   // shape; nothing is then changed.
   void set_weights(const Tensors& tensors);
-  void check_weights(const Tensors& tensors) const;  // Error(data) as set_weights()
-  void check_slot(const Tensors& tensors) const;
+  void check_weights(const Tensors& tensors) const;                   // Error(data) as set_weights()
+  void check_slot(const Tensors& tensors) const;                      // Error(data) as set_optimizer_slot()
   void set_optimizer_slot(std::size_t slot, const Tensors& tensors);  // the state must be allocated
   // Sends the first replica's weights to the others, after they were changed in place.
   void broadcast_weights();

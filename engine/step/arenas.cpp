@@ -63,8 +63,8 @@ std::byte* Arenas::low_value(std::int64_t element) const {
   return begin_of(low_values_) + static_cast<std::size_t>(element) * context.element_bytes(context.activation_type());
 }
 
-void Arenas::upload_inputs(const kernels::StepInputs& inputs) {
-  device_.compute().upload(this->inputs(), &inputs, sizeof inputs);
+void Arenas::upload_step_inputs(const kernels::StepInputs& inputs) {
+  device_.compute().upload(step_inputs(), &inputs, sizeof inputs);
 }
 
 kernels::LossScaler Arenas::read_scaler() {
@@ -91,7 +91,7 @@ void Arenas::zero_statistic(const AllGather& statistic, int shard) {
 
 std::vector<kernels::StepResults> Arenas::take_results() {
   std::vector<kernels::StepResults> copies(static_cast<std::size_t>(options_.local_shards));
-  device_.compute().download(copies.data(), results(), copies.size() * sizeof(kernels::StepResults));
+  device_.compute().download(copies.data(), step_results(), copies.size() * sizeof(kernels::StepResults));
   clear_results();
   return copies;
 }
@@ -99,7 +99,7 @@ std::vector<kernels::StepResults> Arenas::take_results() {
 void Arenas::clear_results() {
   const kernels::StepResults empty{};
   for (int shard = 0; shard < options_.local_shards; ++shard)
-    device_.compute().upload(results() + shard, &empty, sizeof empty);
+    device_.compute().upload(step_results() + shard, &empty, sizeof empty);
 }
 
 void Arenas::import_entry(int index, const Tensor& from, std::byte* arena) {

@@ -51,14 +51,15 @@ class Arenas {
   // Mixed precision: layers read copies of the values in the activation type, in an arena with the same element order.
   bool mixed() const { return low_values_ != nullptr; }
   std::byte* low_value(std::int64_t element) const;
-  kernels::StepInputs* inputs() const { return static_cast<kernels::StepInputs*>(inputs_->data()); }
-  kernels::StepResults* results() const { return static_cast<kernels::StepResults*>(results_->data()); }  // of shard 0
+  kernels::StepInputs* step_inputs() const { return static_cast<kernels::StepInputs*>(inputs_->data()); }
+  // Of shard 0; those of shards 1, 2, ... follow.
+  kernels::StepResults* step_results() const { return static_cast<kernels::StepResults*>(results_->data()); }
   kernels::LossScaler* scaler() const {  // null without loss scaling
     return scaler_ ? static_cast<kernels::LossScaler*>(scaler_->data()) : nullptr;
   }
 
   // These enqueue and return.
-  void upload_inputs(const kernels::StepInputs& inputs);
+  void upload_step_inputs(const kernels::StepInputs& inputs);
   void set_scaler(const kernels::LossScaler& scaler);
   void zero_gradients(int shard);
   void zero_statistic(const AllGather& statistic, int shard);  // the entry of a local shard that has no rows

@@ -73,9 +73,9 @@ void GatheredLoss::run(std::int64_t rows) {
         loss, worker_.compute(),
         {.logits = alone ? worker_.runner.address(0, plan->logits()) : logits_->data(),
          .labels = const_cast<void*>(current_labels_),
-         .inputs = worker_.arenas.inputs(),
+         .inputs = worker_.arenas.step_inputs(),
          .dlogits = alone ? worker_.runner.address(0, plan->logits_grad()) : grad_->data(),
-         .results = worker_.arenas.results(),
+         .results = worker_.arenas.step_results(),
          .scaler = worker_.arenas.scaler()},
         workspace_->data());
   }

@@ -40,8 +40,8 @@ void GradientNorm::sum_own_squares(std::size_t bucket, Stream& stream) {
 void GradientNorm::finish(Stream& stream) {
   run_op<GradNormFinish>(*finish_, stream,
                          {.partials = partials_->data(),
-                          .inputs = replica_.arenas.inputs(),
-                          .results = replica_.arenas.results(),
+                          .inputs = replica_.arenas.step_inputs(),
+                          .results = replica_.arenas.step_results(),
                           .scaler = replica_.arenas.scaler()});
 }
 
@@ -119,8 +119,8 @@ void LocalOptimizer::update(std::size_t index, Stream& stream) {
        .first_state = slot(0),
        .second_state = slot(1),
        .groups = groups_ ? static_cast<std::byte*>(groups_->data()) + begin / kGroupElements : nullptr,
-       .inputs = replica_.arenas.inputs(),
-       .results = replica_.arenas.results(),
+       .inputs = replica_.arenas.step_inputs(),
+       .results = replica_.arenas.step_results(),
        .copy = replica_.arenas.mixed() ? replica_.arenas.low_value(part.range.begin) : nullptr});
 }
 

@@ -26,11 +26,12 @@ void MovingAverage::restart() {
 void MovingAverage::update() {
   kernels::run_op<kernels::MovingAverage>(
       *update_values_, master_.compute(),
-      {.x = master_.arenas.values(), .average = values_->data(), .inputs = master_.arenas.inputs()});
+      {.x = master_.arenas.values(), .average = values_->data(), .inputs = master_.arenas.step_inputs()});
   if (statistics_)
-    kernels::run_op<kernels::MovingAverage>(
-        *update_statistics_, master_.compute(),
-        {.x = master_.arenas.running_statistics(), .average = statistics_->data(), .inputs = master_.arenas.inputs()});
+    kernels::run_op<kernels::MovingAverage>(*update_statistics_, master_.compute(),
+                                            {.x = master_.arenas.running_statistics(),
+                                             .average = statistics_->data(),
+                                             .inputs = master_.arenas.step_inputs()});
 }
 
 double MovingAverage::next_share() const {

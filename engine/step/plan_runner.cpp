@@ -119,8 +119,8 @@ void PlanRunner::set_addresses(int number, Item& item) const {
   at(Space::input) = item.inputs[0];
   at(Space::labels) = item.inputs[1];
   at(Space::samples) = item.inputs[2];
-  at(Space::step_inputs) = reinterpret_cast<std::byte*>(arenas_.inputs());
-  at(Space::step_results) = reinterpret_cast<std::byte*>(arenas_.results() + shard);
+  at(Space::step_inputs) = reinterpret_cast<std::byte*>(arenas_.step_inputs());
+  at(Space::step_results) = reinterpret_cast<std::byte*>(arenas_.step_results() + shard);
   at(Space::loss_scaler) = reinterpret_cast<std::byte*>(arenas_.scaler());
   if (activation_arena_ != nullptr)
     at(Space::activation) =

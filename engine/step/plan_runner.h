@@ -82,8 +82,8 @@ class PlanRunner {
   // Makes the images of every item with a device-resident data set. Call after bind() and before the steps. The
   // enqueued work is equal in all steps of a kind, so a graph can capture it.
   void make_images();
-  // The plan's fold(), unless that was done for this version of weights and running statistics. In a
-  // pipeline, call it before the stage receives its input, because folding may use that memory.
+  // Runs the plan's fold(), unless that was done for this version of weights and running statistics. In a pipeline,
+  // call it before the stage receives its input, because folding may use that memory.
   void fold(int item, std::uint64_t version);
   void run(int item, const std::vector<PlanStep>& steps) {
     for (const PlanStep& step : steps) enqueue(at(item), step);

@@ -22,9 +22,9 @@ Team::Team(const ModelSetup& model_setup) : setup(model_setup), pool(static_cast
 }
 
 Team::~Team() {
-  finish();
+  wait_before_destruction();
   watchdog_.reset();
-  if (pool.failed()) await_devices();
+  if (pool.failed()) wait_for_devices_after_failure();
   graphs.reset();
   for (const auto& worker : workers)
     if (worker) worker->compute_communicator.reset();
@@ -39,7 +39,7 @@ Team::~Team() {
 
 // After a failure a device may wait for another device that failed, and freeing its memory would block. This waits
 // until every device has finished its work. Context::idle() limits the wait.
-void Team::await_devices() noexcept {
+void Team::wait_for_devices_after_failure() noexcept {
   for (const auto& worker : workers) {
     if (!worker || worker->context().host_accessible()) continue;
     try {
@@ -50,7 +50,7 @@ void Team::await_devices() noexcept {
 }
 
 // The streams use the links and, on GPUs, the communicators, and they may still run the last step.
-void Team::finish() noexcept {
+void Team::wait_before_destruction() noexcept {
   const bool runs_on =
       std::ranges::any_of(workers, [](const auto& worker) { return worker && !worker->context().host_accessible(); });
   if (pool.failed() || (forward_links.empty() && !runs_on)) return;

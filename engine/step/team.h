@@ -89,7 +89,8 @@ class Team {
   }
   void wait_for_all();  // until every device is idle
 
-  // Call connect_replicas(), link_stages() and connect_stages_for_norm() once the workers exist.
+  // Call the next three once the workers exist.
+
   // Makes one communicator per worker, between the replicas of the worker's stage.
   void connect_replicas(std::vector<std::unique_ptr<kernels::Communicator>>& all, kernels::Backend& backend,
                         const std::string& communicator);
@@ -165,8 +166,8 @@ class Team {
   std::string text_of(Phase phase, int item) const;
   std::string name_of(const Worker& worker) const;  // "replica 1 (cpu)", "replica 1 stage 2 (cpu)"
   std::string last_work_of(const Worker& worker) const;
-  void await_devices() noexcept;
-  void finish() noexcept;
+  void wait_for_devices_after_failure() noexcept;
+  void wait_before_destruction() noexcept;
 
   Attached attached_;
   std::unique_ptr<Watchdog> watchdog_;  // null: no timeout. Reads the workers until destroyed

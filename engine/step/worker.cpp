@@ -41,7 +41,7 @@ void Worker::train(const Batch& batch, const kernels::StepInputs& inputs, const 
   const bool gathers_logits = setup_.options.loss == LossAt::gathered;
   clock.begin(team_.step);
   gradient_sync->wait_for_weights();
-  arenas.upload_inputs(inputs);
+  arenas.upload_step_inputs(inputs);
   gradient_sync->optimizer().set_kind(update);
   gradient_sync->begin(team_.step, !setup_.update_needs_whole_gradient());
   if (setup_.pipelined()) {
@@ -97,7 +97,7 @@ void Worker::train_pipelined() {
       if (!setup_.recomputes(stage())) loss(item);
       check_finite();
     } else {
-      if (setup_.recomputes(stage())) forward_again(item);
+      if (setup_.recomputes(stage())) recompute_forward(item);
       backward(item, /*accumulate=*/micro > 0, /*last=*/micro + 1 == micro_batches, action.work);
     }
   }
@@ -143,7 +143,7 @@ void Worker::forward(Items items, bool training) {
 
 // Computes the activations of an item a second time, before its backward pass, and the loss, which the first forward
 // left out. The running statistics have been updated already.
-void Worker::forward_again(Items item) {
+void Worker::recompute_forward(Items item) {
   clock.enter(Phase::forward);
   const bool nan = run_failpoints(Phase::forward);
   const Plan* const plan = runner.plan_of(item.begin);
@@ -269,7 +269,7 @@ void Worker::run_pass(Items items, const std::vector<PlanStep>& (Plan::*pass)() 
 
 void Worker::evaluate(const Batch& batch, const kernels::StepInputs& inputs) {
   gradient_sync->wait_for_weights();
-  arenas.upload_inputs(inputs);
+  arenas.upload_step_inputs(inputs);
   const int micro_batches = setup_.pipelined() ? setup_.options.grad_accum_steps : 1;
   const auto rows_of = [&](int micro) { return shard_of(batch.size(), micro, micro_batches, Split::balanced); };
   for (int micro = 0; micro < micro_batches; ++micro)
@@ -300,7 +300,7 @@ void Worker::evaluate(Items items, const Batch& batch, Range rows) {
 
 void Worker::forward_alone(const Batch& batch, std::int64_t rows, bool training, const kernels::StepInputs& inputs) {
   gradient_sync->wait_for_weights();
-  arenas.upload_inputs(inputs);
+  arenas.upload_step_inputs(inputs);
   scatter(batch, {0, rows}, /*micro=*/0, training, /*gathers_logits=*/true);
   forward(Items{0, 1}, training);
   gathered_loss.gather_logits(rows);
@@ -323,7 +323,7 @@ void Worker::backward_alone(const Tensor& logits_grad, std::int64_t rows) {
 
 void Worker::update_alone(const kernels::StepInputs& inputs, const UpdateKind& update) {
   gradient_sync->wait_for_weights();
-  arenas.upload_inputs(inputs);
+  arenas.upload_step_inputs(inputs);
   gradient_sync->optimizer().set_kind(update);
   gradient_sync->begin(team_.step, /*per_bucket=*/false);
   gradient_sync->update(setup_.update_needs_whole_gradient());
@@ -354,8 +354,8 @@ bool Worker::run_failpoints(Phase phase) {
 void Worker::check_finite() {
   if (setup_.options.on_nonfinite != OnNonfinite::abort || !context().host_accessible() || !context().idle()) return;
   std::int64_t samples = 0;
-  for (int shard = 0; shard < local_shards(); ++shard) samples += arenas.results()[shard].nonfinite;
-  if (samples == 0 && arenas.results()->grad_nonfinite == 0) return;
+  for (int shard = 0; shard < local_shards(); ++shard) samples += arenas.step_results()[shard].nonfinite;
+  if (samples == 0 && arenas.step_results()->grad_nonfinite == 0) return;
   clock.enter(samples ? Phase::loss : Phase::update);
   throw Error(ErrorCode::nonfinite, samples ? fmt::format("the loss of {} samples is not finite", samples)
                                             : std::string("a gradient is not finite"));

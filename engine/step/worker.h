@@ -41,14 +41,16 @@ class Worker : public Replica {
   void update_alone(const kernels::StepInputs& inputs, const UpdateKind& update);
 
   const std::size_t number;
+
   // These are set while a DataParallel is made.
-  // Collectives of the compute stream: statistics of batch normalisation, and logits. Null for one replica. The
-  // collectives of gradients and weights belong to gradient_sync, which has its own communicator.
+
+  // For the collectives on the compute stream: statistics of batch normalisation, and logits. Null for one replica.
+  // gradient_sync has a communicator of its own, for gradients and weights.
   std::unique_ptr<kernels::Communicator> compute_communicator;
   std::unique_ptr<GradientSync> gradient_sync;
   GatheredLoss gathered_loss;
   std::unique_ptr<MovingAverage> moving_average;  // null without ema_decay, and if this is not the master
-  std::unique_ptr<LogitsStore> logits_store;      // null unless evaluations store logits
+  std::unique_ptr<LogitsStore> logits_store;      // set later, and only if evaluations store logits
 
  private:
   struct Items {  // [begin, end): see plan_runner.h
@@ -59,7 +61,7 @@ class Worker : public Replica {
   void train_pipelined();
   void scatter(const Batch& batch, kernels::Range rows, int micro, bool training, bool gathers_logits);
   void forward(Items items, bool training);
-  void forward_again(Items item);
+  void recompute_forward(Items item);
   void update_running_statistics(int first_item);
   void loss(Items items);
   void loss_on_master(std::int64_t rows);

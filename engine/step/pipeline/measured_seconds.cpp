@@ -40,7 +40,7 @@ double measured_seconds(const ModelSetup& setup, const Model& part, const Plan& 
   const std::vector<std::int32_t> labels(kMeasuredRows);
   std::vector<std::int64_t> samples(kMeasuredRows);
   std::iota(samples.begin(), samples.end(), 0);
-  replica.arenas.upload_inputs({});
+  replica.arenas.upload_step_inputs({});
   replica.runner.bind(0, &own, {images.data(), labels.data(), samples.data(), kMeasuredRows});
 
   seconds_of_passes(replica, own, 1);  // loads kernels and fills caches

@@ -52,7 +52,7 @@ struct Stage {
     for (const ParameterSpec& parameter : model.parameters()) import(parameter);
     kernels::StepInputs inputs;
     inputs.seed = 3, inputs.step = 7, inputs.loss_scale = 1.0f / (2 * kRows);
-    replica->arenas.upload_inputs(inputs);
+    replica->arenas.upload_step_inputs(inputs);
   }
 
   // Values that depend on the name only: a stage and the whole model get the same ones.
@@ -133,7 +133,7 @@ class Stages {
         if (own.name == parameter) return *stage;
     throw std::logic_error(parameter);
   }
-  kernels::StepResults results() { return *stages_.back()->replica->arenas.results(); }
+  kernels::StepResults results() { return *stages_.back()->replica->arenas.step_results(); }
   std::vector<std::byte> running_statistics() {
     std::vector<std::byte> all;
     for (const auto& stage : stages_) {

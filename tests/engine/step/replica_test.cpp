@@ -161,9 +161,9 @@ TEST_CASE("replica: results of each shard are taken once, and begin with the neu
   };
   check_empty();
   for (int shard = 0; shard < 2; ++shard) {
-    replica->arenas.results()[shard].samples = 3 + shard;
-    replica->arenas.results()[shard].loss_sum = 0.5 + shard;
-    replica->arenas.results()[shard].clip = 0.25f;
+    replica->arenas.step_results()[shard].samples = 3 + shard;
+    replica->arenas.step_results()[shard].loss_sum = 0.5 + shard;
+    replica->arenas.step_results()[shard].clip = 0.25f;
   }
   const std::vector<kernels::StepResults> taken = replica->arenas.take_results();
   REQUIRE(taken.size() == 2);
