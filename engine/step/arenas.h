@@ -8,6 +8,7 @@
 
 #include "engine/layers/nodes.h"
 #include "engine/layers/parameters.h"
+#include "engine/layers/plan_parts.h"
 #include "engine/step/open_device.h"
 #include "kernels/step_state.h"
 
