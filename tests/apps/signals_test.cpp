@@ -80,8 +80,8 @@ void write_slow_images(const std::string& folder) {
     fs::create_hard_link(folder + "/train/b/first.jpg", folder + "/train/b/" + std::to_string(i) + ".jpg");
 }
 
-const Words kSlowImages{"--dataset", "imagefolder",  "--data-path",  ".",  "--model", "resnet18",     "-j",
-                        "1",         "--no-shuffle", "--no-augment", "-p", "1",       "--output-dir", "run"};
+const Words kImages{"--dataset",    "imagefolder",  "--data-path", ".", "-j",           "1",
+                    "--no-shuffle", "--no-augment", "-p",          "1", "--output-dir", "run"};
 
 int ranks_of(const Words& engine) { return engine == kDdp ? 2 : 0; }
 
@@ -149,14 +149,18 @@ TEST_CASE("signals: an evaluation ends in the middle of a batch") {
 
 TEST_CASE("signals: a wait for the first batch ends without a checkpoint") {
   Ends ends;
-  const TemporaryFolder temp;
-  write_slow_images(temp.path());
   for (int run = 0; run < 2 || (run < 6 && !ends.in_time()); ++run) {  // more runs if other programs use the cores
     const Words& engine = run % 2 == 0 ? kDp : kDdp;
     INFO(engine.front());
-    Program program(kSlowImages + engine + Words{"-b", "1024"}, temp.path());
-    program.wait_until_signals_are_handled(ranks_of(engine));
-    wait_for_seconds(2.5);
+    const TemporaryFolder temp;
+    for (const char* folder : {"/train/a/", "/train/b/", "/val/a/", "/val/b/"}) {
+      fs::create_directories(temp.path() + folder);
+      for (const char* file : {"0.jpg", "1.jpg"}) write_text(temp.path() + folder + file, jpeg(64, 64));
+    }
+    // The call that opens the first image of class b never returns.
+    Program program(kImages + engine + Words{"-b", "4", "--model", "mlp"}, temp.path(),
+                    {"LD_PRELOAD=" DP_STANDING_CALLS, "DP_STANDS_AT=open:/train/b/", "DP_STANDS_FILE=" + temp / "b"});
+    CHECK(becomes([&] { return fs::exists(temp / "b"); }));
     interrupt(program, run % 2 == 0 ? SIGINT : SIGTERM, ends, "first batch " + engine.front());
     CHECK_FALSE(has_checkpoint(temp));
   }
@@ -172,7 +176,7 @@ TEST_CASE("signals: a wait for data in the middle of a run ends with a checkpoin
     const Words& engine = run % 2 == 0 ? kDp : kDdp;
     fs::remove_all(temp / "run");
     INFO(engine.front());
-    const Words arguments = kSlowImages + engine + Words{"-b", "8", "--momentum", "0"};
+    const Words arguments = kImages + engine + Words{"--model", "resnet18", "-b", "8", "--momentum", "0"};
     Program program(arguments, temp.path());
     REQUIRE(program.wait_for("0/128]").find("0/128]") != std::string::npos);
     wait_for_seconds(0.3);
