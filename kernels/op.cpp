@@ -64,12 +64,14 @@ void OpCheck::dropout(const DropoutSpec& dropout) const {
 }
 
 void OpCheck::window(const Shape& x, const Shape& y, const Window& window) const {
-  bool fits = window.kernel >= 1 && window.stride >= 1 && window.padding >= 0;
-  for (const int axis : {2, 3}) {
-    const std::int64_t padded = x[axis] + 2 * window.padding;
-    fits = fits && padded >= window.kernel && y[axis] == (padded - window.kernel) / window.stride + 1;
-  }
-  if (!fits) refuse("the output does not fit the input and the window");
+  const auto fits = [&](int axis, int HW::*side) {
+    const std::int64_t kernel = window.kernel.*side, stride = window.stride.*side, padding = window.padding.*side,
+                       dilation = window.dilation.*side, more = window.more_behind.*side;
+    if (kernel < 1 || stride < 1 || padding < 0 || dilation < 1 || more < 0 || more > 1) return false;
+    const std::int64_t padded = x[axis] + 2 * padding + more, span = dilation * (kernel - 1) + 1;
+    return padded >= span && y[axis] == (padded - span) / stride + 1;
+  };
+  require(fits(2, &HW::h) && fits(3, &HW::w), "the output does not fit the input and the window");
 }
 
 }  // namespace dp::kernels

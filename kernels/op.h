@@ -82,10 +82,17 @@ inline void* arg_at(std::span<void* const> args, Position position) {
   return position.index < 0 ? nullptr : args[static_cast<std::size_t>(position.index)];
 }
 
-struct Window {  // of a convolution or a pool; square, with equal padding on all sides
-  int kernel = 3;
-  int stride = 1;
-  int padding = 0;
+struct Window {  // of a convolution or a pool
+  HW kernel = 3;
+  HW stride = 1;
+  HW padding = 0;  // above and left
+  HW dilation = 1;
+  HW more_behind = 0;  // padding below and right beyond that above and left: 0 or 1
+
+  // Equal in both directions, without dilation, and with the same padding on all sides.
+  bool is_square() const {
+    return kernel.h == kernel.w && stride.h == stride.w && padding.h == padding.w && dilation == 1 && more_behind == 0;
+  }
 };
 
 struct DropoutSpec {
@@ -97,7 +104,7 @@ struct DropoutSpec {
 struct Product {
   std::string kind;  // the op without what is fused with it
   Shape x, w, y;
-  Window window{.kernel = 1, .stride = 1, .padding = 0};
+  Window window{.kernel = 1};
   bool pooled = false;      // fused with its pool, or a data gradient with the pool's: tensor 2 is not stored
   bool normalises = false;  // fused with parts of a batch normalisation
   int read_beside = 0;      // tensors of dx's size that it reads for the normalisation before it

@@ -21,9 +21,13 @@ void add_shapes(std::string& text, const Desc& d) {
   if constexpr (requires { d.dw; }) add("dw", d.dw);
   if constexpr (requires { d.src; }) add("src", d.src), add("dst", d.dst);
   if constexpr (requires { d.channels; }) text += " " + std::to_string(d.channels) + " channels";
-  if constexpr (requires { d.window; })
-    text += " window " + std::to_string(d.window.kernel) + " stride " + std::to_string(d.window.stride) + " padding " +
-            std::to_string(d.window.padding);
+  if constexpr (requires { d.window; }) {
+    const Window& window = d.window;
+    text += " window " + to_string(window.kernel) + " stride " + to_string(window.stride) + " padding " +
+            to_string(window.padding);
+    if (!(window.dilation == 1)) text += " dilation " + to_string(window.dilation);
+    if (!(window.more_behind == 0)) text += " and " + to_string(window.more_behind) + " more behind";
+  }
 }
 
 }  // namespace

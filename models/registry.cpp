@@ -15,6 +15,9 @@ template <Model (*kMake)(const ResnetOptions&)>
 Model make_resnet(const Shape& input, std::int64_t classes) {
   return kMake({.classes = classes, .input = input});
 }
+Model make_mobilenet_v2(const Shape& input, std::int64_t classes) {
+  return mobilenet_v2({.classes = classes, .input = input});
+}
 Model make_mlp(const Shape& input, std::int64_t classes) { return mlp({.input = input, .classes = classes}); }
 
 // torchvision's recipe for ImageNet: a tenth of the rate after each third of the epochs.
@@ -26,6 +29,9 @@ Recipe imagenet_recipe() {
           .milestones = {1.0 / 3, 2.0 / 3},
           .batch_size = 256};
 }
+
+// torchvision's recipe: the rate falls by 2 % an epoch (there with step decay, here as a cosine).
+Recipe mobilenet_recipe() { return {.dataset = "imagefolder", .lr = 0.045f, .weight_decay = 4e-5f, .batch_size = 256}; }
 
 }  // namespace
 
@@ -44,6 +50,12 @@ const std::vector<Entry>& registry() {
       {"resnet50", "residual, 50 layers, bottlenecks: 25.6 M parameters", imagenet_recipe(), make_resnet<resnet50>},
       {"resnet101", "residual, 101 layers, bottlenecks: 44.5 M parameters", imagenet_recipe(), make_resnet<resnet101>},
       {"resnet152", "residual, 152 layers, bottlenecks: 60.2 M parameters", imagenet_recipe(), make_resnet<resnet152>},
+      {"resnext50_32x4d", "resnet50 with 32 groups of 4 channels: 25.0 M parameters", imagenet_recipe(),
+       make_resnet<resnext50_32x4d>},
+      {"wide_resnet50_2", "resnet50 with bottlenecks of twice the width: 68.9 M parameters", imagenet_recipe(),
+       make_resnet<wide_resnet50_2>},
+      {"mobilenet_v2", "inverted residuals of depthwise convolutions: 3.5 M parameters", mobilenet_recipe(),
+       make_mobilenet_v2},
       {"mlp", "one hidden layer of 128 units; the smallest example of a model", {}, make_mlp},
   };
   return entries;

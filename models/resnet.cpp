@@ -11,10 +11,15 @@ using Node = ModelBuilder::Node;
 
 enum class Block { basic, bottleneck };
 
+// The 3x3 convolutions of bottlenecks. A group has `width` channels in the first stage if that has 64.
+struct Groups {
+  int count = 1, width = 64;
+};
+
 class Builder {
  public:
-  Builder(const char* name, const ResnetOptions& options)
-      : options_(options), m_(name, options.input), channels_(options.width) {}
+  Builder(const char* name, const ResnetOptions& options, const Groups& groups = {})
+      : options_(options), groups_(groups), m_(name, options.input), channels_(options.width) {}
 
   // counts: the number of blocks in each stage.
   Model build(Block kind, const std::array<int, 4>& counts) {
@@ -41,7 +46,8 @@ class Builder {
 
   // relu(path(x) + x). If the shape changes, the final x is replaced by its 1x1 downsample projection. The path of a
   // basic block has two 3x3 convolutions, the first with the stride; that of a bottleneck has a 1x1 convolution to
-  // `width` channels, a 3x3 convolution with the stride, and a 1x1 convolution to four times as many channels.
+  // `width` channels (in groups: to other widths), a 3x3 convolution with the stride, and a 1x1 convolution to four
+  // times `width`.
   Node block(Block kind, const std::string& name, Node x, std::int64_t width, int stride) {
     const std::int64_t out = kind == Block::basic ? width : 4 * width;
     Node y = x;
@@ -49,8 +55,9 @@ class Builder {
       y = relu(conv_norm(name, "1", y, width, 3, stride));
       y = conv_norm(name, "2", y, out, 3, 1);
     } else {
-      y = relu(conv_norm(name, "1", y, width, 1, 1));
-      y = relu(conv_norm(name, "2", y, width, 3, stride));
+      const std::int64_t inner = width * groups_.width / 64 * groups_.count;
+      y = relu(conv_norm(name, "1", y, inner, 1, 1));
+      y = relu(conv_norm(name, "2", y, inner, 3, stride, groups_.count));
       y = conv_norm(name, "3", y, out, 1, 1);
     }
     if (stride != 1 || channels_ != out)
@@ -59,21 +66,24 @@ class Builder {
     return relu(m_.add(y, x));
   }
 
-  Node conv_norm(const std::string& block, const char* number, Node x, std::int64_t channels, int kernel, int stride) {
-    return m_.batch_norm2d(block + ".bn" + number, conv(block + ".conv" + number, x, channels, kernel, stride));
+  Node conv_norm(const std::string& block, const char* number, Node x, std::int64_t channels, int kernel, int stride,
+                 int groups = 1) {
+    return m_.batch_norm2d(block + ".bn" + number, conv(block + ".conv" + number, x, channels, kernel, stride, groups));
   }
-  Node conv(const std::string& name, Node x, std::int64_t channels, int kernel, int stride) {
+  Node conv(const std::string& name, Node x, std::int64_t channels, int kernel, int stride, int groups = 1) {
     return m_.conv2d(name, x,
                      {.out_channels = channels,
                       .kernel = kernel,
                       .stride = stride,
                       .padding = kernel / 2,
+                      .groups = groups,
                       .bias = false,
                       .init = ConvInit::kaiming_normal_fan_out});
   }
   Node relu(Node x) { return options_.relu ? m_.relu(x) : x; }
 
   const ResnetOptions options_;
+  const Groups groups_;
   ModelBuilder m_;
   std::int64_t channels_;  // of the last block's output
 };
@@ -90,6 +100,12 @@ Model resnet101(const ResnetOptions& options) {
 }
 Model resnet152(const ResnetOptions& options) {
   return Builder("resnet152", options).build(Block::bottleneck, {3, 8, 36, 3});
+}
+Model resnext50_32x4d(const ResnetOptions& options) {
+  return Builder("resnext50_32x4d", options, {.count = 32, .width = 4}).build(Block::bottleneck, {3, 4, 6, 3});
+}
+Model wide_resnet50_2(const ResnetOptions& options) {
+  return Builder("wide_resnet50_2", options, {.count = 1, .width = 128}).build(Block::bottleneck, {3, 4, 6, 3});
 }
 
 }  // namespace dp::models

@@ -26,14 +26,15 @@ std::vector<double> numbers_of(const std::string& text) {
   return numbers;
 }
 
-// "64x32x32 -> 64, 3x3/2"
+// "64x32x32 -> 64, 3x3/2", or ", 3x3/1 in 64 groups"; the numbers are those of OpWork::convolution.
 std::string geometry(const std::string& convolution) {
   const std::vector<double> n = numbers_of(convolution);
-  if (n.size() != 8) return "";
+  if (n.size() != 14) return "";
   const auto whole = [&](std::size_t i) { return std::to_string(static_cast<int>(n[i])); };
   if (n[2] == 1 && n[5] == 1) return whole(1) + " -> " + whole(4);
-  return whole(1) + "x" + whole(2) + "x" + whole(3) + " -> " + whole(4) + ", " + whole(5) + "x" + whole(5) + "/" +
-         whole(6);
+  const std::string groups = n[13] > 1 ? " in " + whole(13) + " groups" : "";
+  return whole(1) + "x" + whole(2) + "x" + whole(3) + " -> " + whole(4) + ", " + whole(5) + "x" + whole(6) + "/" +
+         whole(7) + groups;
 }
 
 class Ops {

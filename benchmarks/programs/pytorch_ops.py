@@ -31,15 +31,21 @@ TYPES = {"off": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 @functools.lru_cache(maxsize=None)
 def convolution_tensors(numbers, memory_format, device, dtype):
     """x, weight and gradient. The three passes of a layer share them: a GPU may not have memory for three sets."""
-    n, c, h, w, out, kernel, stride, padding = numbers
+    n, c, h, w, out, *kernel = numbers[:7]
+    groups = numbers[13]
     x, weight = (torch.randn(*shape, device=device, dtype=dtype).contiguous(memory_format=memory_format)
-                 for shape in ((n, c, h, w), (out, c, kernel, kernel)))
-    y = torch.conv2d(x, weight, None, stride, padding)
+                 for shape in ((n, c, h, w), (out, c // groups, *kernel)))
+    y = torch.conv2d(x, weight, None, *options_of(numbers))
     return x, weight, torch.randn(y.shape, device=device, dtype=dtype).contiguous(memory_format=memory_format)
 
 
+def options_of(numbers):
+    """Stride, padding, dilation and groups: what follows the kernel in OpWork::convolution."""
+    return numbers[7:9], numbers[9:11], numbers[11:13], numbers[13]
+
+
 def make_op(kind, numbers, memory_format, device, dtype):
-    n, c, _, _, out, _, stride, padding = numbers
+    n, c, _, _, out = numbers[:5]
     if kind.startswith("linear"):
         x, weight, bias = (torch.randn(*shape, device=device, dtype=dtype) for shape in ((n, c), (out, c), (out,)))
         dy = torch.randn(n, out, device=device, dtype=dtype)
@@ -47,10 +53,11 @@ def make_op(kind, numbers, memory_format, device, dtype):
                 "linear_backward_weights": lambda: (dy.t().mm(x), dy.sum(0))}[kind]
     x, weight, dy = convolution_tensors(numbers, memory_format, device, dtype)
     if kind == "conv2d_forward":
-        return lambda: torch.conv2d(x, weight, None, stride, padding)
+        return lambda: torch.conv2d(x, weight, None, *options_of(numbers))
     mask = [kind == "conv2d_backward_data", kind == "conv2d_backward_weights", False]
+    stride, padding, dilation, groups = options_of(numbers)
     return lambda: torch.ops.aten.convolution_backward(
-        dy, x, weight, None, [stride] * 2, [padding] * 2, [1, 1], False, [0, 0], 1, mask)
+        dy, x, weight, None, stride, padding, dilation, False, [0, 0], groups, mask)
 
 
 def seconds(op, device):

@@ -12,14 +12,32 @@ namespace {
   throw Error(ErrorCode::usage, "layer '" + layer + "': " + why);
 }
 
-std::int64_t window_output(const std::string& layer, std::int64_t size, int kernel, int stride, int padding) {
-  if (kernel < 1 || stride < 1 || padding < 0)
+// One direction of a window.
+struct Side {
+  int kernel, stride, padding, dilation = 1, more_behind = 0;
+  std::int64_t span() const { return std::int64_t{dilation} * (kernel - 1) + 1; }  // cells that the window covers
+};
+
+std::int64_t window_output(const std::string& layer, std::int64_t size, const Side& side) {
+  if (side.kernel < 1 || side.stride < 1 || side.padding < 0)
     fail(layer, "kernel and stride must be positive; padding must not be negative");
-  const std::int64_t span = size + 2 * std::int64_t{padding} - kernel;
-  if (span < 0)
-    fail(layer, "a window of " + std::to_string(kernel) + " does not fit an input of " + std::to_string(size) +
-                    " with padding " + std::to_string(padding));
-  return span / stride + 1;
+  if (side.dilation < 1) fail(layer, "dilation must be positive");
+  const std::int64_t room = size + 2 * std::int64_t{side.padding} + side.more_behind - side.span();
+  if (room < 0)
+    fail(layer, "a window of " + std::to_string(side.span()) + " does not fit an input of " + std::to_string(size) +
+                    " with padding " + std::to_string(side.padding));
+  return room / side.stride + 1;
+}
+
+// The convolution with kSamePadding replaced by numbers.
+Conv2d with_padding(const std::string& name, Conv2d conv) {
+  if (!conv.padding.same) return conv;
+  if (!(conv.stride == 1)) fail(name, "padding 'same' requires a stride of 1");
+  const auto around = [&](int HW::*side) { return std::max(0, conv.dilation.*side * (conv.kernel.*side - 1)); };
+  const HW all(around(&HW::h), around(&HW::w));
+  conv.padding.h = all.h / 2, conv.padding.w = all.w / 2;
+  conv.padding.more_behind = {all.h % 2, all.w % 2};
+  return conv;
 }
 
 }  // namespace
@@ -57,18 +75,26 @@ void ModelBuilder::parameter(const std::string& name, const Shape& shape, Node n
   model_.parameters_.push_back({name, shape, node.index, init});
 }
 
-ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const Conv2d& options) {
+ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const Conv2d& given) {
+  const Conv2d options = with_padding(name, given);
+  const HW &kernel = options.kernel, &stride = options.stride, &dilation = options.dilation;
+  const Padding& padding = options.padding;
   const Shape in = shape_of(x, name);
   if (in.rank() != 3) fail(name, "a convolution requires an input of (C, H, W), not " + to_string(in));
   if (options.out_channels < 1) fail(name, "out_channels must be positive");
-  const Shape out{options.out_channels, window_output(name, in[1], options.kernel, options.stride, options.padding),
-                  window_output(name, in[2], options.kernel, options.stride, options.padding)};
+  if (options.groups < 1 || in[0] % options.groups != 0 || options.out_channels % options.groups != 0)
+    fail(name, std::to_string(options.groups) + " groups do not divide " + std::to_string(in[0]) + " input and " +
+                   std::to_string(options.out_channels) + " output channels");
+  const std::int64_t in_channels = in[0] / options.groups;  // of a group
+  const Shape out{options.out_channels,
+                  window_output(name, in[1], {kernel.h, stride.h, padding.h, dilation.h, padding.more_behind.h}),
+                  window_output(name, in[2], {kernel.w, stride.w, padding.w, dilation.w, padding.more_behind.w})};
   const Node node = append(name, options, {x.index}, out);
-  const auto window = static_cast<float>(options.kernel) * static_cast<float>(options.kernel);
+  const auto window = static_cast<float>(kernel.h) * static_cast<float>(kernel.w);
   // PyTorch's kaiming_uniform_(a = sqrt(5)) has the bound 1/sqrt(fan_in), for weight and bias.
-  const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(in[0]) * window)};
+  const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(in_channels) * window)};
   const Init normal{InitKind::normal, std::sqrt(2.0f / (static_cast<float>(options.out_channels) * window))};
-  parameter(name + ".weight", Shape{options.out_channels, in[0], options.kernel, options.kernel}, node,
+  parameter(name + ".weight", Shape{options.out_channels, in_channels, kernel.h, kernel.w}, node,
             options.init == ConvInit::torch_default ? uniform : normal);
   if (options.bias) parameter(name + ".bias", Shape{options.out_channels}, node, uniform);
   return node;
@@ -97,8 +123,9 @@ ModelBuilder::Node ModelBuilder::linear(const std::string& name, Node x, const L
   if (options.out_features < 1) fail(name, "out_features must be positive");
   const Node node = append(name, options, {x.index}, Shape{options.out_features});
   const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(in[0]))};
-  parameter(name + ".weight", Shape{options.out_features, in[0]}, node, uniform);
-  if (options.bias) parameter(name + ".bias", Shape{options.out_features}, node, uniform);
+  parameter(name + ".weight", Shape{options.out_features, in[0]}, node, options.init.value_or(uniform));
+  if (options.bias)
+    parameter(name + ".bias", Shape{options.out_features}, node, options.init ? Init{InitKind::constant, 0} : uniform);
   return node;
 }
 
@@ -135,8 +162,8 @@ ModelBuilder::Node ModelBuilder::pool(const char* layer, Node x, Pool options) {
   const int stride = options.stride.value_or(options.kernel);
   options.stride = stride;
   return append("", options, {x.index},
-                Shape{in[0], window_output(layer, in[1], options.kernel, stride, options.padding),
-                      window_output(layer, in[2], options.kernel, stride, options.padding)});
+                Shape{in[0], window_output(layer, in[1], {options.kernel, stride, options.padding}),
+                      window_output(layer, in[2], {options.kernel, stride, options.padding})});
 }
 
 ModelBuilder::Node ModelBuilder::global_avg_pool2d(Node x) {

@@ -79,6 +79,10 @@ Shape Shape::without_first() const {
   return Shape(dims().subspan(1));
 }
 
+std::string to_string(const HW& pair) {
+  return pair.h == pair.w ? std::to_string(pair.h) : std::to_string(pair.h) + "x" + std::to_string(pair.w);
+}
+
 std::string to_string(const Shape& shape) {
   std::string text = "(";
   for (int i = 0; i < shape.rank(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);

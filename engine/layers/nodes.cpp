@@ -105,7 +105,8 @@ class Fuser {
   // One overload for each kind of layer: a new kind does not compile without one.
   void fill(Node& node, const Conv2d& conv, std::size_t i) {
     node.kind = NodeKind::conv;
-    node.window = {conv.kernel, conv.stride, conv.padding};
+    node.window = {conv.kernel, conv.stride, conv.padding, conv.dilation, conv.padding.more_behind};
+    node.groups = conv.groups;
     attach_parameters(node, i, conv.bias);
     take(node, i, layer(i).name);
     node.relu = take_relu(node);

@@ -23,6 +23,7 @@ struct Node {
   Shape input, output;                          // per sample; a linear node may read (C,H,W)
   bool relu = false;                            // the node ends with a ReLU; a max_pool node begins with it
   kernels::Window window{};                     // conv, pools
+  std::int64_t groups = 1;                      // conv
   bool global = false;                          // avg_pool: over the whole image
   std::optional<kernels::DropoutSpec> dropout;  // of a dropout node, or fused into max_pool
   std::optional<Function> function;             // of an activation

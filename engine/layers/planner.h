@@ -52,8 +52,8 @@ inline std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 // PyTorch's shape of the weights of a convolution or linear layer.
 inline Shape weight_shape(const Node& node) {
-  return node.kind == NodeKind::conv ? Shape{node.output[0], node.input[0], node.window.kernel, node.window.kernel}
-                                     : Shape{node.output[0], node.input.numel()};
+  if (node.kind != NodeKind::conv) return {node.output[0], node.input.numel()};
+  return {node.output[0], node.input[0] / node.groups, node.window.kernel.h, node.window.kernel.w};
 }
 
 template <typename D>

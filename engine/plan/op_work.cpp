@@ -21,9 +21,11 @@ std::optional<Product> product_of(const OpDesc& desc) {
 
 std::vector<std::int64_t> numbers_of(const Product& product) {
   const Shape &x = product.x, &w = product.w;
-  if (w.rank() == 2) return {x[0], w[1], 1, 1, w[0], 1, 1, 0};
-  const Window& window = product.window;
-  return {x[0], x[1], x[2], x[3], w[0], window.kernel, window.stride, window.padding};
+  if (w.rank() == 2) return {x[0], w[1], 1, 1, w[0], 1, 1, 1, 1, 0, 0, 1, 1, 1};
+  const auto& [kernel, stride, padding, dilation, more_behind] = product.window;
+  if (!(more_behind == 0)) return {};  // PyTorch would pad the image in another op
+  return {x[0],     x[1],     x[2],      x[3],      w[0],       kernel.h,   kernel.w,
+          stride.h, stride.w, padding.h, padding.w, dilation.h, dilation.w, x[1] / w[1]};
 }
 
 // Bytes that an op without weights reads and writes.

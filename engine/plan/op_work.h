@@ -15,8 +15,9 @@ struct OpWork {
   std::string shape;  // key of the work: equal for ops that do the same
   double flops = 0;   // a multiply-add counts as two; 0: memory traffic only
   double bytes = 0;   // size of the tensors it must read and write
-  // Of a convolution or linear layer: N,C,H,W,O,kernel,stride,padding. A linear layer is a 1x1 convolution on 1x1
-  // images.
+  // Of a convolution or linear layer: N, C, H, W, O; kernel, stride, padding and dilation, each down and across; the
+  // groups. A linear layer is a 1x1 convolution on 1x1 images. Empty for other ops, and if the padding differs between
+  // the sides.
   std::vector<std::int64_t> convolution;
 };
 OpWork work_of(const PlanStep& step);

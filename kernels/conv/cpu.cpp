@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "kernels/conv/cpu_amx.h"
-#include "kernels/conv/cpu_flipped_data.h"
-#include "kernels/conv/cpu_thin.h"
+#include "kernels/conv/cpu_own.h"
 #include "kernels/conv/cpu_winograd.h"
 #include "kernels/device/cpu/bfloat16.h"
 #include "kernels/device/cpu/dnnl_op.h"
@@ -18,19 +17,33 @@ namespace {
 using dnnl_compat::ConvShape;
 
 ConvShape shape_of(const Window& window, dnnl::algorithm algorithm) {
-  return {{window.stride, window.stride}, {window.padding, window.padding}, algorithm};
+  return {{window.stride.h, window.stride.w},
+          {window.padding.h, window.padding.w},
+          algorithm,
+          {window.dilation.h - 1, window.dilation.w - 1},
+          {window.more_behind.h, window.more_behind.w}};
 }
 DnnlDesc bias_desc(bool bias, const TensorDesc& w) { return bias ? plain_desc({w.shape[0]}) : DnnlDesc(); }
+
+// oneDNN's weights of a convolution in groups have five dimensions: (groups, O / groups, I / groups, kH, kW).
+dnnl::memory::dims weight_dims(const TensorDesc& x, const TensorDesc& w) {
+  dnnl::memory::dims dims = dims_of(w.shape);
+  if (const std::int64_t groups = groups_of(x, w); groups > 1) {
+    dims[0] /= groups;
+    dims.insert(dims.begin(), groups);
+  }
+  return dims;
+}
 
 // oneDNN requires a forward descriptor of the same shapes to make a backward primitive.
 auto forward_hint(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const ConvShape& shape) {
   return dnnl_compat::conv_forward(dnnl_engine(), any_desc(dims_of(x.shape), x.type),
-                                   any_desc(dims_of(w.shape), x.type), DnnlDesc(), any_desc(dims_of(y.shape), x.type),
+                                   any_desc(weight_dims(x, w), x.type), DnnlDesc(), any_desc(dims_of(y.shape), x.type),
                                    shape, op_attributes());
 }
 
-bool has_winograd(const TensorDesc& tensor, const CpuOpOptions& options) {
-  return tensor.type == DType::f32 && !options.direct_convolutions;
+bool has_winograd(const TensorDesc& x, const TensorDesc& w, const Window& window, const CpuOpOptions& options) {
+  return x.type == DType::f32 && !options.direct_convolutions && is_plain(x, w, window);
 }
 
 // Calls make(shape) with the Winograd algorithm if `winograd` and if oneDNN supports it for these layouts (version 2
@@ -96,7 +109,7 @@ std::unique_ptr<HostOp> in_nhwc_for_amx(std::unique_ptr<HostOp> op, const Conv2d
 bool amx_pays(const Conv2dBackwardWeights& d) {
   constexpr std::int64_t kTile = 16;
   const std::int64_t columns = d.dy.shape[3];
-  return d.window.kernel == 1 || columns <= kTile || columns % kTile == 0;
+  return is_plain(d.x, d.dw, d.window) && (d.window.kernel == 1 || columns <= kTile || columns % kTile == 0);
 }
 // With few pixels, flipping the weights takes longer than it saves.
 bool flipping_pays(const Conv2dBackwardData& d) { return d.dx.shape[0] * d.dx.shape[2] * d.dx.shape[3] >= 512; }
@@ -142,10 +155,11 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
   if (is_widened(d.x.type, options)) return widened_layer(d, options);
   const dnnl::primitive_attr attr = op_attributes(d.relu);
   const DnnlDesc bias = bias_desc(d.bias, d.w);
-  const bool winograd = has_winograd(d.x, options) && options.fast_convolutions &&
+  const bool winograd = has_winograd(d.x, d.w, d.window, options) && options.fast_convolutions &&
                         winograd_pays(ConvPass::forward, d.w.shape, d.y.shape, d.window);
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
-    return dnnl_compat::conv_forward(dnnl_engine(), requested(d.x), requested(d.w), bias, requested(d.y), shape, attr);
+    return dnnl_compat::conv_forward(dnnl_engine(), requested(d.x), requested(d.w, weight_dims(d.x, d.w)), bias,
+                                     requested(d.y), shape, attr);
   });
   if (is_naive(pd)) {
     if (auto op = with_free_images(d, options)) return op;
@@ -166,11 +180,12 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& op
   if (is_widened(d.dx.type, options)) return widened_layer(d, options);
   if (flipping_pays(d))
     if (auto flipped = make_flipped_backward_data(d, options)) return flipped;
-  const bool winograd = has_winograd(d.dx, options) && options.fast_convolutions &&
+  const bool winograd = has_winograd(d.dx, d.w, d.window, options) && options.fast_convolutions &&
                         winograd_pays(ConvPass::data, d.w.shape, d.dx.shape, d.window);
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
-    return dnnl_compat::conv_backward_data(dnnl_engine(), requested(d.dx), requested(d.w), requested(d.dy), shape,
-                                           forward_hint(d.dx, d.w, d.dy, shape), op_attributes());
+    return dnnl_compat::conv_backward_data(dnnl_engine(), requested(d.dx), requested(d.w, weight_dims(d.dx, d.w)),
+                                           requested(d.dy), shape, forward_hint(d.dx, d.w, d.dy, shape),
+                                           op_attributes());
   });
   if (is_naive(pd)) {
     if (auto op = data_in_other_layouts(d, options)) return op;
@@ -197,10 +212,11 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions&
   if (is_widened(d.x.type, options)) return widened_layer(d, options);
   const DnnlDesc bias = bias_desc(d.bias, d.dw);
   const bool winograd =
-      has_winograd(d.x, options) && winograd_pays(ConvPass::weights, d.dw.shape, d.dy.shape, d.window);
+      has_winograd(d.x, d.dw, d.window, options) && winograd_pays(ConvPass::weights, d.dw.shape, d.dy.shape, d.window);
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
-    return dnnl_compat::conv_backward_weights(dnnl_engine(), requested(d.x), requested(d.dw), bias, requested(d.dy),
-                                              shape, forward_hint(d.x, d.dw, d.dy, shape), op_attributes());
+    return dnnl_compat::conv_backward_weights(dnnl_engine(), requested(d.x), requested(d.dw, weight_dims(d.x, d.dw)),
+                                              bias, requested(d.dy), shape, forward_hint(d.x, d.dw, d.dy, shape),
+                                              op_attributes());
   });
   if (is_naive(pd)) {
     // For images of one channel on AVX2 oneDNN has only its reference loops, which are 300 times slower than our kernel

@@ -370,7 +370,8 @@ bool fits(const TensorDesc& tensor) {
 }  // namespace
 
 std::unique_ptr<HostOp> make_amx_backward_weights(const Conv2dBackwardWeights& d, const CpuOpOptions& options) {
-  if (!has_amx() || d.x.type != DType::bf16 || !fits(d.x) || !fits(d.dy)) return nullptr;
+  if (!has_amx() || d.x.type != DType::bf16 || !is_plain(d.x, d.dw, d.window)) return nullptr;
+  if (!fits(d.x) || !fits(d.dy)) return nullptr;
   const DnnlDesc wanted(dims_of(d.dw.shape), dnnl::memory::data_type::f32, dnnl::memory::format_tag::ABcd16b16a);
   if (!(d.dw.layout == make_layout(wanted, DType::f32))) return nullptr;
   return std::make_unique<AmxBackwardWeights>(d, options);

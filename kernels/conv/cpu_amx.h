@@ -40,9 +40,9 @@ struct Shapes {
   std::int64_t line;                   // elements of x per channel and copy in a unit
 
   Shapes(const Window& window, const ActivationView& x, const ActivationView& dy)
-      : kernel(window.kernel),
-        stride(window.stride),
-        padding(window.padding),
+      : kernel(window.kernel.h),
+        stride(window.stride.h),
+        padding(window.padding.h),
         height(x.h),
         width(x.w),
         out_height(dy.h),

@@ -1,4 +1,4 @@
-#include "kernels/conv/cpu_flipped_data.h"
+#include "kernels/conv/cpu_own.h"
 
 #include <cstring>
 
@@ -36,7 +36,7 @@ class FlippedBackwardData : public HostOp {
         layout_(layout),
         in_(d.w.shape[1] / kBlockChannels),
         out_(d.w.shape[0] / kBlockChannels),
-        kernel_(d.window.kernel),
+        kernel_(d.window.kernel.h),
         threads_(threads),
         weight_bytes_((pd.weights_desc().get_size() + 63) / 64 * 64),
         implementation_(std::string("flipped ") + pd.impl_info_str()) {
@@ -89,8 +89,9 @@ class FlippedBackwardData : public HostOp {
 
 std::unique_ptr<HostOp> make_flipped_backward_data(const Conv2dBackwardData& d, const CpuOpOptions& options) {
   const Shape& w = d.w.shape;
-  const std::int64_t padding = d.window.kernel - 1 - d.window.padding;
-  if (!has_amx() || d.dx.type != DType::bf16 || d.window.stride != 1 || padding < 0) return nullptr;
+  const std::int64_t padding = d.window.kernel.h - 1 - d.window.padding.h;
+  if (!has_amx() || d.dx.type != DType::bf16 || !is_plain(d.dx, d.w, d.window)) return nullptr;
+  if (!(d.window.stride == 1) || padding < 0) return nullptr;
   if (w[0] % (2 * kBlockChannels) != 0 || w[1] % (2 * kBlockChannels) != 0) return nullptr;
   const DnnlDesc blocks(dims_of(w), dnnl::memory::data_type::bf16, dnnl::memory::format_tag::ABcd16b16a);
   const TensorDesc weights = resolved(d.w, blocks);

@@ -1,4 +1,4 @@
-#include "kernels/conv/cpu_thin.h"
+#include "kernels/conv/cpu_own.h"
 
 #include <algorithm>
 #include <cstring>
@@ -89,7 +89,10 @@ void add_bias(const Plane& p, float* sums) {
 class ThinBackwardWeights : public HostOp {
  public:
   ThinBackwardWeights(const Conv2dBackwardWeights& d, const CpuOpOptions& options)
-      : threads_(options.threads), kernel_(d.window.kernel), stride_(d.window.stride), padding_(d.window.padding) {
+      : threads_(options.threads),
+        kernel_(d.window.kernel.h),
+        stride_(d.window.stride.h),
+        padding_(d.window.padding.h) {
     tensors_ = {resolved_plain(d.x), d.dy, resolved_plain(d.dw)};
     x_ = view_of(tensors_[0]);
     dy_ = view_of(tensors_[1]);
@@ -160,7 +163,8 @@ class ThinBackwardWeights : public HostOp {
 }  // namespace
 
 std::unique_ptr<HostOp> make_thin_backward_weights(const Conv2dBackwardWeights& d, const CpuOpOptions& options) {
-  const int k = d.window.kernel;
+  if (!is_plain(d.x, d.dw, d.window)) return nullptr;
+  const int k = d.window.kernel.h;
   if (d.dy.layout.any() || (k != 1 && k != 3 && k != 5 && k != 7)) return nullptr;
   const ActivationView x = view_of(resolved_plain(d.x)), dy = view_of(d.dy);
   if (x.block != 1 || (dy.block != 8 && dy.block != 16)) return nullptr;

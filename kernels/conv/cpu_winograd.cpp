@@ -152,7 +152,7 @@ class WeightsOp : public WinogradOp {
     for (std::int64_t first = 0; first < tiles_.count(); first += stage_) {
       const std::int64_t count = std::min(stage_, tiles_.count() - first);
       parallel_ranges(threads_, count, 1, [&](std::int64_t begin, std::int64_t end) {
-        take_inputs(x_, x, tiles_, {first, begin, end}, desc_.window.padding, v);
+        take_inputs(x_, x, tiles_, {first, begin, end}, desc_.window.padding.h, v);
         take_gradients(dy_, dy, tiles_, {first, begin, end}, g);
       });
       constexpr std::int64_t kSlice = 64;  // input channels per product
@@ -198,7 +198,8 @@ class WeightsOp : public WinogradOp {
 std::optional<WeightsView> fitting(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y,
                                    const Window& window) {
   WeightsView weights;
-  if (window.kernel != 3 || window.stride != 1 || window.padding > 2) return std::nullopt;
+  if (!(is_plain(x, w, window) && window.kernel == 3 && window.stride == 1) || window.padding.h > 2)
+    return std::nullopt;
   if (!view_weights(desc_of(w.layout), weights)) return std::nullopt;
   const ActivationView from = view_of(x), to = view_of(y);
   if (!fits_lanes(from.block) || !fits_lanes(to.block)) return std::nullopt;
@@ -211,14 +212,14 @@ std::optional<WeightsView> fitting(const TensorDesc& x, const TensorDesc& w, con
 std::unique_ptr<HostOp> make_winograd(const Conv2dForward& d, const CpuOpOptions& options) {
   const auto weights = fitting(d.x, d.w, d.y, d.window);
   if (!weights) return nullptr;
-  return std::make_unique<ImagesOp>(ImagesOp::Call{d.x, d.y, *weights, d.window.padding, false, d.bias, d.relu},
+  return std::make_unique<ImagesOp>(ImagesOp::Call{d.x, d.y, *weights, d.window.padding.h, false, d.bias, d.relu},
                                     std::vector<TensorDesc>{d.x, d.w, d.y}, options);
 }
 
 std::unique_ptr<HostOp> make_winograd(const Conv2dBackwardData& d, const CpuOpOptions& options) {
   const auto weights = fitting(d.dx, d.w, d.dy, d.window);
   if (!weights) return nullptr;
-  return std::make_unique<ImagesOp>(ImagesOp::Call{d.dy, d.dx, *weights, 2 - d.window.padding, true, false, false},
+  return std::make_unique<ImagesOp>(ImagesOp::Call{d.dy, d.dx, *weights, 2 - d.window.padding.h, true, false, false},
                                     std::vector<TensorDesc>{d.dy, d.w, d.dx}, options);
 }
 
@@ -235,7 +236,7 @@ std::unique_ptr<HostOp> make_winograd(const Conv2dBackwardWeights& d, const CpuO
 // matches measurements on Zen 4 within 15 % if weight_tiles is 24, or 8 for the weight gradient. A Xeon with AMX needs
 // more time for weights that exceed its cache. These constants suit both (docs/decisions/0048).
 bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window) {
-  if (window.kernel != 3 || window.stride != 1 || window.padding > 1) return false;
+  if (!(window.is_square() && window.kernel == 3 && window.stride == 1) || window.padding.h > 1) return false;
   if (weights[0] < 32 || weights[1] < 32) return false;
   constexpr double kFewerProducts = 2.3, kWorthIt = 1.1;
   const double weight_tiles = pass == ConvPass::weights ? 20 : 36;

@@ -313,10 +313,10 @@ std::vector<Candidate> candidates_of(const char* name, const CudnnFused& fused, 
       [fused](CudnnRun run, bool) { return make_op(fused, std::move(run)); }, options);
 }
 
-// The inner convolution; nullopt unless x and y have the same 16-bit type.
+// The inner convolution; nullopt unless it is plain, and x and y have the same 16-bit type.
 std::optional<CudnnConvolution> low_convolution(CudnnDirection direction, const TensorDesc& x, const TensorDesc& w,
                                                 const TensorDesc& y, const Window& window) {
-  if (size_of(x.type) != 2 || x.type != y.type) return std::nullopt;
+  if (size_of(x.type) != 2 || x.type != y.type || !is_plain(x, w, window)) return std::nullopt;
   const auto last = resolved_channels_last;
   return CudnnConvolution{direction, last(x), last(w), last(y), window};
 }

@@ -26,6 +26,8 @@ int count(std::int64_t value, const char* what, const char* remedy) {
   return static_cast<int>(value);
 }
 
+}  // namespace
+
 Strides strides_of(const TensorDesc& tensor) {
   const std::int64_t channels = tensor.shape[1], height = tensor.shape[2], width = tensor.shape[3];
   const std::int64_t image = channels * height * width;
@@ -33,13 +35,17 @@ Strides strides_of(const TensorDesc& tensor) {
   return {image, width, 1, height * width};
 }
 
-}  // namespace
-
-Geometry geometry_of(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Window& window) {
+void require_countable(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y) {
   const Shape &xs = x.shape, &ys = y.shape;
   count(xs[0] * xs[2] * xs[3], "pixels of input", kBatch), count(ys[0] * ys[2] * ys[3], "pixels of output", kBatch);
   count(w.shape.numel(), "weights", kLayer), count(xs.without_first().numel(), "elements of an image", kLayer);
   count(ys.without_first().numel(), "elements of an output image", kLayer);
+}
+
+Geometry geometry_of(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Window& window) {
+  if (!is_plain(x, w, window)) throw Error(ErrorCode::usage, "a matrix product cannot compute this convolution");
+  require_countable(x, w, y);
+  const Shape &xs = x.shape, &ys = y.shape;
   return {.batch = static_cast<int>(xs[0]),
           .channels = Count(static_cast<int>(xs[1])),
           .height = Count(static_cast<int>(xs[2])),
@@ -47,10 +53,10 @@ Geometry geometry_of(const TensorDesc& x, const TensorDesc& w, const TensorDesc&
           .out_channels = Count(static_cast<int>(ys[1])),
           .out_height = Count(static_cast<int>(ys[2])),
           .out_width = Count(static_cast<int>(ys[3])),
-          .kernel_height = window.kernel,
-          .kernel_width = Count(window.kernel),
-          .stride = window.stride,
-          .padding = window.padding,
+          .kernel_height = window.kernel.h,
+          .kernel_width = Count(window.kernel.w),
+          .stride = window.stride.h,
+          .padding = window.padding.h,
           .group = Count(static_cast<int>(xs[1])),
           .x = strides_of(x),
           .w = strides_of(w),
@@ -201,6 +207,7 @@ class Conv2dForwardOp final : public CudaOp {
 std::unique_ptr<CudaOp> make(const Conv2dForward& d, const CudaOpOptions& options) {
   const Conv2dForward resolved{
       resolved_channels_last(d.x), resolved_channels_last(d.w), resolved_channels_last(d.y), d.window, d.bias, d.relu};
+  if (!is_plain(d.x, d.w, d.window)) return make_direct(resolved);
   const Geometry g = geometry_of(resolved.x, resolved.w, resolved.y, d.window);
   if (is_thin(g)) return std::make_unique<ThinForwardOp>(resolved, g);
   return std::make_unique<Conv2dForwardOp>(resolved, g, options);
@@ -240,10 +247,10 @@ class Conv2dBackwardDataOp final : public CudaOp {
 }  // namespace
 
 std::unique_ptr<CudaOp> make(const Conv2dBackwardData& d, const CudaOpOptions& options) {
-  return std::make_unique<Conv2dBackwardDataOp>(
-      Conv2dBackwardData{resolved_channels_last(d.dy), resolved_channels_last(d.w), resolved_channels_last(d.dx),
-                         d.window},
-      options);
+  const Conv2dBackwardData resolved{resolved_channels_last(d.dy), resolved_channels_last(d.w),
+                                    resolved_channels_last(d.dx), d.window};
+  if (!is_plain(d.dx, d.w, d.window)) return make_direct(resolved);
+  return std::make_unique<Conv2dBackwardDataOp>(resolved, options);
 }
 
 // Conv2dBackwardWeights.
@@ -298,6 +305,7 @@ class Conv2dBackwardWeightsOp final : public CudaOp {
 std::unique_ptr<CudaOp> make(const Conv2dBackwardWeights& d, const CudaOpOptions& options) {
   const Conv2dBackwardWeights resolved{resolved_channels_last(d.x), resolved_channels_last(d.dy),
                                        resolved_channels_last(d.dw), d.window, d.bias};
+  if (!is_plain(d.x, d.dw, d.window)) return make_direct(resolved);
   const Geometry g = geometry_of(resolved.x, resolved.dw, resolved.dy, d.window);
   if (is_thin(g)) return std::make_unique<ThinWeightsOp>(resolved, g);
   return std::make_unique<Conv2dBackwardWeightsOp>(resolved, g, options);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "dp/shape.h"
+#include "kernels/device/cuda/cuda_op.h"
 #include "kernels/linear/cuda_gemm.h"
 #include "kernels/linear/cuda_linear.h"
 #include "kernels/ops.h"
@@ -25,10 +26,22 @@ class BiasGradient {
 
 // Geometry of a convolution or a linear layer from its tensors. Layouts must be resolved.
 
+Strides strides_of(const TensorDesc& tensor);  // (N,C,H,W)
 // Error(usage) if N*H*W of x or y, the number of weights, or the elements of one image exceed 2^30 - 1: kernels use
 // 32-bit indices.
+void require_countable(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y);
+// Error(usage) for the same reasons, and unless is_plain().
 Geometry geometry_of(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Window& window);
+// Of a tensor dy, for BiasGradient.
+inline Geometry dense_geometry(const TensorDesc& dy) {
+  return geometry_of(dy, resolved_plain({{1, dy.shape[1], 1, 1}, dy.type, {}}), dy, Window{.kernel = 1});
+}
 // Features are numbered in x's memory order.
 Geometry linear_geometry(const TensorDesc& x, const TensorDesc& w);
+
+// Convolutions that are not plain, in cuda_direct.cu. Layouts must be resolved.
+std::unique_ptr<CudaOp> make_direct(const Conv2dForward& desc);
+std::unique_ptr<CudaOp> make_direct(const Conv2dBackwardData& desc);
+std::unique_ptr<CudaOp> make_direct(const Conv2dBackwardWeights& desc);
 
 }  // namespace dp::kernels::cuda

@@ -24,9 +24,11 @@ bool in_chunks(const TensorDesc& t) {
 // Shapes as in forward: x, w and y may be the gradients of these tensors. `data`: the op is a data gradient.
 bool fits(const TensorDesc& x, const TensorDesc& w, const TensorDesc& y, const Window& window, bool data,
           const CudaOpOptions& options) {
-  const bool parts = !data || window.stride * window.stride <= kMostParts;
+  if (!is_plain(x, w, window)) return false;
+  const bool parts = !data || window.stride.h * window.stride.w <= kMostParts;
   return options.compute_capability >= kLeastCapability && is_low(x.type) && y.type == x.type && in_chunks(x) &&
-         in_chunks(y) && is_channels_last(w) && window.kernel * window.kernel <= kMostTaps && parts && x.shape[0] > 0;
+         in_chunks(y) && is_channels_last(w) && window.kernel.h * window.kernel.w <= kMostTaps && parts &&
+         x.shape[0] > 0;
 }
 
 // Whether x and y have the same size and every tap is a fixed offset away, as the resident kernels require.
@@ -89,7 +91,7 @@ std::vector<Candidate> candidates_of(const Conv2dBackwardData& d, const CudaOpOp
   const Conv2dBackwardData r{resolved_channels_last(d.dy), resolved_channels_last(d.w), resolved_channels_last(d.dx),
                              d.window};
   if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
-  const int parts = d.window.stride * d.window.stride;
+  const int parts = d.window.stride.h * d.window.stride.w;
   return candidates(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
                     {false, product_stays(r.dy, d.window, options), warpgroup_product_fits(r.dy, d.window, options),
                      wgmma_product_fits(r.dy, r.dx.shape[1], d.window, options)},
@@ -129,7 +131,7 @@ std::vector<Candidate> candidates_of(const NormConv2dBackwardData& d, const Cuda
   NormConv2dBackwardData r = d;
   for (TensorDesc* const tensor : {&r.dy, &r.w, &r.dx}) *tensor = resolved_channels_last(*tensor);
   if (r.w.type != r.dx.type || !fits(r.dx, r.w, r.dy, d.window, true, options)) return {};
-  const int parts = d.window.stride * d.window.stride;
+  const int parts = d.window.stride.h * d.window.stride.w;
   return candidates(r, shape_of<DataPoints>(geometry_of(r.dx, r.w, r.dy, d.window), parts),
                     {false, product_stays(r.dy, d.window, options, kNumbersBytes), false,
                      wgmma_product_fits(r.dy, r.dx.shape[1], d.window, options, kStaticBytes), kFusedFirst},

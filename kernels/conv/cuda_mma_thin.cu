@@ -101,6 +101,7 @@ std::vector<Candidate> one(const char* name, const Desc& desc) {
 template <typename Forward>  // Conv2dForward or NormConv2dForward
 std::vector<Candidate> forward_candidates(Forward d, const char* name, const CudaOpOptions& options) {
   for (TensorDesc* const tensor : {&d.x, &d.w, &d.y}) *tensor = resolved_channels_last(*tensor);
+  if (!is_plain(d.x, d.w, d.window)) return {};
   const Geometry g = geometry_of(d.x, d.w, d.y, d.window);
   if (d.w.type != d.x.type || !fits(d.x, d.y, g, options) || !thin_forward_fits(g, options.shared_memory)) return {};
   return one(name, d);

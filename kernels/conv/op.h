@@ -5,14 +5,23 @@
 
 namespace dp::kernels {
 
+// Weights are (O, I / groups, kH, kW), as PyTorch's.
+inline std::int64_t groups_of(const TensorDesc& x, const TensorDesc& w) { return x.shape[1] / w.shape[1]; }
+
+// Whether the convolution is of the kind that most kernels are written for: one group, a square window, no dilation.
+inline bool is_plain(const TensorDesc& x, const TensorDesc& w, const Window& window) {
+  return w.shape[1] == x.shape[1] && window.is_square();
+}
+
 // x and y are the input and the output, or their gradients.
 inline void check_conv(const OpCheck& op, const TensorDesc& x, const TensorDesc& w, const TensorDesc& y,
                        const Window& window) {
   op.rank({&x, &w, &y}, 4);
   const Shape& ws = w.shape;
-  op.require(ws[1] == x.shape[1] && ws[0] == y.shape[1],
-             "the channels of the weights differ from those of input and output");
-  op.require(ws[2] == window.kernel && ws[3] == window.kernel,
+  op.require(ws[0] == y.shape[1], "the weights' first dimension differs from the output's channels");
+  op.require(ws[1] >= 1 && x.shape[1] % ws[1] == 0 && ws[0] % (x.shape[1] / ws[1]) == 0,
+             "the channels of the weights do not divide those of input and output into groups");
+  op.require(ws[2] == window.kernel.h && ws[3] == window.kernel.w,
              "the size of the weights differs from that of the window");
   op.require(x.shape[0] == y.shape[0], "input and output have different batches");
   op.window(x.shape, y.shape, window);

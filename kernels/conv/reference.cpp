@@ -33,43 +33,46 @@ class ConvOp : public ReferenceOp<Desc> {
  protected:
   using ReferenceOp<Desc>::desc_;
 
-  // `x` and `y` are indices into `tensors`, of x and y or of their gradients.
-  ConvOp(const Desc& desc, std::initializer_list<TensorDesc> tensors, std::size_t x, std::size_t y)
+  // `x`, `w` and `y` are indices into `tensors`, of x, w and y or of their gradients.
+  ConvOp(const Desc& desc, std::initializer_list<TensorDesc> tensors, std::size_t x, std::size_t w, std::size_t y)
       : ReferenceOp<Desc>(desc, tensors) {
     const Shape &xs = this->shape(x), &ys = this->shape(y);
     batch_ = xs[0], in_ = xs[1], out_ = ys[1];
-    rows_ = {xs[2], ys[2], desc.window};
-    cols_ = {xs[3], ys[3], desc.window};
+    groups_ = xs[1] / this->shape(w)[1];
+    rows_ = WindowAxis::rows(xs[2], ys[2], desc.window);
+    cols_ = WindowAxis::cols(xs[3], ys[3], desc.window);
   }
 
   // Calls visit(weight index, first x, first y, count) for every weight and every output row that uses it: `count`
   // cells, contiguous in y and `stride` apart in x.
   template <typename Visit>
   void for_each_row(Visit visit) const {
-    const int kernel = desc_.window.kernel;
+    const std::int64_t inputs = in_ / groups_, outputs = out_ / groups_;  // of a group
     for (std::int64_t n = 0; n < batch_; ++n)
       for (std::int64_t o = 0; o < out_; ++o)
-        for (std::int64_t c = 0; c < in_; ++c)
-          for (int row = 0; row < kernel; ++row)
-            for (int col = 0; col < kernel; ++col)
+        for (std::int64_t c = 0; c < inputs; ++c)
+          for (int row = 0; row < rows_.kernel; ++row)
+            for (int col = 0; col < cols_.kernel; ++col)
               for (std::int64_t i = rows_.first(row); i < rows_.last(row); ++i) {
                 const std::int64_t j = cols_.first(col);
+                if (j >= cols_.last(col)) break;
+                const std::int64_t channel = o / outputs * inputs + c;
                 const std::int64_t x =
-                    ((n * in_ + c) * rows_.input + rows_.cell(i, row)) * cols_.input + cols_.cell(j, col);
+                    ((n * in_ + channel) * rows_.input + rows_.cell(i, row)) * cols_.input + cols_.cell(j, col);
                 const std::int64_t y = ((n * out_ + o) * rows_.output + i) * cols_.output + j;
-                visit(((o * in_ + c) * kernel + row) * kernel + col, x, y, cols_.last(col) - j);
+                visit(((o * inputs + c) * rows_.kernel + row) * cols_.kernel + col, x, y, cols_.last(col) - j);
               }
   }
-  std::int64_t stride() const { return desc_.window.stride; }
+  std::int64_t stride() const { return cols_.stride; }
   std::int64_t plane() const { return rows_.output * cols_.output; }
 
-  std::int64_t batch_, in_, out_;
+  std::int64_t batch_, in_, out_, groups_;
   WindowAxis rows_, cols_;
 };
 
 class ConvForwardOp final : public ConvOp<Conv2dForward> {
  public:
-  explicit ConvForwardOp(const Conv2dForward& desc) : ConvOp(desc, {desc.x, desc.w, desc.y}, 0, 2) {}
+  explicit ConvForwardOp(const Conv2dForward& desc) : ConvOp(desc, {desc.x, desc.w, desc.y}, 0, 1, 2) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Conv2dForward>(pointers);
@@ -87,7 +90,7 @@ class ConvForwardOp final : public ConvOp<Conv2dForward> {
 
 class ConvBackwardDataOp final : public ConvOp<Conv2dBackwardData> {
  public:
-  explicit ConvBackwardDataOp(const Conv2dBackwardData& desc) : ConvOp(desc, {desc.dy, desc.w, desc.dx}, 2, 0) {}
+  explicit ConvBackwardDataOp(const Conv2dBackwardData& desc) : ConvOp(desc, {desc.dy, desc.w, desc.dx}, 2, 1, 0) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Conv2dBackwardData>(pointers);
@@ -102,7 +105,8 @@ class ConvBackwardDataOp final : public ConvOp<Conv2dBackwardData> {
 
 class ConvBackwardWeightsOp final : public ConvOp<Conv2dBackwardWeights> {
  public:
-  explicit ConvBackwardWeightsOp(const Conv2dBackwardWeights& desc) : ConvOp(desc, {desc.x, desc.dy, desc.dw}, 0, 1) {}
+  explicit ConvBackwardWeightsOp(const Conv2dBackwardWeights& desc)
+      : ConvOp(desc, {desc.x, desc.dy, desc.dw}, 0, 2, 1) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<Conv2dBackwardWeights>(pointers);

@@ -54,7 +54,8 @@ class ReorderOp : public HostOp {
     count_ = d.src.shape.numel();
     threads_ =
         threads_for(options.threads, static_cast<std::int64_t>(tensors_[0].layout.bytes + tensors_[1].layout.bytes));
-    // The weights of a linear layer may be flat on one side: view both with the axes of the side that has more.
+    // The weights of a linear layer may be flat on one side, those of a convolution in groups may have the groups as an
+    // axis: view both with the axes of the side that has more.
     DnnlDesc from = desc_of(tensors_[0].layout), to = desc_of(tensors_[1].layout);
     const auto from_dims = rank_dims(from), to_dims = rank_dims(to);
     if (from_dims.size() < to_dims.size()) from = from.reshape(to_dims);

@@ -41,10 +41,12 @@ struct Fits {
     return false;
   }
   bool operator()(const LinearDropoutForward& d) const { return small(d.linear.y, d.linear.w); }
-  bool operator()(const Conv2dReluBackwardData& d) const { return small(d.data.dy, d.data.w); }
+  bool operator()(const Conv2dReluBackwardData& d) const {
+    return is_plain(d.data.dx, d.data.w, d.data.window) && small(d.data.dy, d.data.w);
+  }
   bool operator()(const Conv2dPoolForward& d) const {
-    return small(d.conv.y, d.conv.w) && d.conv.x.shape[1] > kThinChannels && halves(d.pool.window) &&
-           is_last(d.conv.y) && is_last(d.pool.y);
+    return is_plain(d.conv.x, d.conv.w, d.conv.window) && small(d.conv.y, d.conv.w) &&
+           d.conv.x.shape[1] > kThinChannels && halves(d.pool.window) && is_last(d.conv.y) && is_last(d.pool.y);
   }
   bool operator()(const LinearPoolBackwardData& d) const {
     const Shape &dy = d.pool.dy.shape, &dx = d.pool.dx.shape;

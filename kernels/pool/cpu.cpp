@@ -132,7 +132,7 @@ using dnnl_compat::PoolShape;
 
 PoolShape shape_of(const Window& w, bool global, const Shape& x) {
   if (global) return {{1, 1}, {x[2], x[3]}, {0, 0}};
-  return {{w.stride, w.stride}, {w.kernel, w.kernel}, {w.padding, w.padding}};
+  return {{w.stride.h, w.stride.w}, {w.kernel.h, w.kernel.w}, {w.padding.h, w.padding.w}};
 }
 
 // Whether oneDNN would add the gradients of overlapping windows in bfloat16.

@@ -50,10 +50,11 @@ void forward_tiles(const PoolPlanes& p, bool relu, const T* x, T* y, std::uint8_
 
 template <typename V, typename T>
 void forward_any(const PoolPlanes& p, bool relu, const T* x, T* y, std::uint8_t* mask) {
-  const std::int64_t block = p.block, kernel = p.window.kernel;
+  const std::int64_t block = p.block, kernel = p.window.kernel.h;
   for (std::int64_t oh = 0; oh < p.pooled_h; ++oh)
     for (std::int64_t ow = 0; ow < p.pooled_w; ++ow) {
-      const std::int64_t top = oh * p.window.stride - p.window.padding, left = ow * p.window.stride - p.window.padding;
+      const std::int64_t top = oh * p.window.stride.h - p.window.padding.h,
+                         left = ow * p.window.stride.h - p.window.padding.h;
       const std::int64_t first_row = std::max<std::int64_t>(0, -top), end_row = std::min(kernel, p.h - top);
       const std::int64_t first_col = std::max<std::int64_t>(0, -left), end_col = std::min(kernel, p.w - left);
       const std::int64_t at = (oh * p.pooled_w + ow) * block;
@@ -96,7 +97,8 @@ void backward_tiles(const PoolPlanes& p, float scale, const T* dy, const std::ui
 
 template <typename V, typename T>
 void backward_any(const PoolPlanes& p, float scale, const T* dy, const std::uint8_t* mask, T* dx) {
-  const std::int64_t block = p.block, kernel = p.window.kernel, stride = p.window.stride, padding = p.window.padding;
+  const std::int64_t block = p.block, kernel = p.window.kernel.h, stride = p.window.stride.h,
+                     padding = p.window.padding.h;
   // The windows that contain a coordinate: first .. last.
   const auto first = [&](std::int64_t at) {
     return std::max<std::int64_t>(0, (at + padding - kernel + stride) / stride);

@@ -23,8 +23,8 @@ class PoolOp : public CudaOp {
       tensors_ = {dy, in_order_of(dy, large)};
     }
     channels_last_ = both_channels_last(tensors_[0], tensors_[1]);
-    pool_ = {image_of(large.shape), image_of(pooled.shape), window.kernel,
-             window.kernel,         window.stride,          window.padding};
+    pool_ = {image_of(large.shape), image_of(pooled.shape), window.kernel.h,
+             window.kernel.w,       window.stride.h,        window.padding.h};
     if (global) {
       pool_.kernel_rows = static_cast<int>(pool_.large.rows), pool_.kernel_cols = static_cast<int>(pool_.large.cols);
       pool_.stride = 1, pool_.padding = 0;

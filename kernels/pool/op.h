@@ -11,7 +11,8 @@ namespace dp::kernels {
 inline void check_pool(const OpCheck& op, const TensorDesc& x, const TensorDesc& y, const Window& window) {
   op.rank({&x, &y}, 4);
   op.require(x.shape[0] == y.shape[0] && x.shape[1] == y.shape[1], "batch and channels of input and output differ");
-  op.require(window.kernel <= 15 && 2 * window.padding <= window.kernel,
+  op.require(window.is_square(), "the window must be square, without dilation");
+  op.require(window.kernel.h <= 15 && 2 * window.padding.h <= window.kernel.h,
              "the window must be at most 15, and its padding at most half of it");
   op.window(x.shape, y.shape, window);
 }

@@ -21,8 +21,8 @@ class PoolOp : public ReferenceOp<Desc> {
       : ReferenceOp<Desc>(desc, tensors) {
     const Shape &xs = this->shape(x), &ys = this->shape(y);
     planes_ = xs[0] * xs[1];
-    rows_ = {xs[2], ys[2], desc.window};
-    cols_ = {xs[3], ys[3], desc.window};
+    rows_ = WindowAxis::rows(xs[2], ys[2], desc.window);
+    cols_ = WindowAxis::cols(xs[3], ys[3], desc.window);
   }
 
   std::int64_t planes_;
@@ -65,13 +65,13 @@ class MaxPoolForwardOp final : public PoolOp<MaxPool2dForward> {
   // NaN counts as greater than any number, as in PyTorch, so that it propagates.
   Maximum first_maximum(const double* plane, std::int64_t i, std::int64_t j) const {
     Maximum best{0, kStopped};
-    for (int row = 0; row < desc_.window.kernel; ++row)
-      for (int col = 0; col < desc_.window.kernel; ++col) {
+    for (int row = 0; row < rows_.kernel; ++row)
+      for (int col = 0; col < cols_.kernel; ++col) {
         const std::int64_t r = rows_.cell(i, row), c = cols_.cell(j, col);
         if (r < 0 || r >= rows_.input || c < 0 || c >= cols_.input) continue;
         const double value = plane[r * cols_.input + c];
         if (best.cell == kStopped || value > best.value || (std::isnan(value) && !std::isnan(best.value)))
-          best = {value, static_cast<std::uint8_t>(row * desc_.window.kernel + col)};
+          best = {value, static_cast<std::uint8_t>(row * cols_.kernel + col)};
       }
     return best;
   }
@@ -87,7 +87,7 @@ class MaxPoolBackwardOp final : public PoolOp<MaxPool2dBackward> {
     const auto* mask = static_cast<const std::uint8_t*>(args.mask);
     double* dx = f64(args.dx);
     const double scale = desc_.dropout ? dropout_scale(*desc_.dropout) : 1;
-    const int kernel = desc_.window.kernel;
+    const int kernel = cols_.kernel;
     std::fill_n(dx, planes_ * rows_.input * cols_.input, 0.0);
     for (std::int64_t plane = 0, at = 0; plane < planes_; ++plane)
       for (std::int64_t i = 0; i < rows_.output; ++i)
@@ -114,12 +114,12 @@ class AvgPoolOp : public ReferenceOp<Desc> {
     const Shape &xs = this->shape(x), &ys = this->shape(y);
     planes_ = xs[0] * xs[1];
     if (desc.global) {
-      rows_ = {xs[2], 1, {static_cast<int>(xs[2]), 1, 0}};
-      cols_ = {xs[3], 1, {static_cast<int>(xs[3]), 1, 0}};
+      rows_ = {xs[2], 1, static_cast<int>(xs[2])};
+      cols_ = {xs[3], 1, static_cast<int>(xs[3])};
       return;
     }
-    rows_ = {xs[2], ys[2], desc.window};
-    cols_ = {xs[3], ys[3], desc.window};
+    rows_ = WindowAxis::rows(xs[2], ys[2], desc.window);
+    cols_ = WindowAxis::cols(xs[3], ys[3], desc.window);
   }
 
   // Calls visit(input index, output index) for each input cell in an output's window.
@@ -128,14 +128,14 @@ class AvgPoolOp : public ReferenceOp<Desc> {
     for (std::int64_t plane = 0, y = 0; plane < planes_; ++plane)
       for (std::int64_t i = 0; i < rows_.output; ++i)
         for (std::int64_t j = 0; j < cols_.output; ++j, ++y)
-          for (int row = 0; row < rows_.window.kernel; ++row)
-            for (int col = 0; col < cols_.window.kernel; ++col) {
+          for (int row = 0; row < rows_.kernel; ++row)
+            for (int col = 0; col < cols_.kernel; ++col) {
               const std::int64_t r = rows_.cell(i, row), c = cols_.cell(j, col);
               if (r < 0 || r >= rows_.input || c < 0 || c >= cols_.input) continue;
               visit((plane * rows_.input + r) * cols_.input + c, y);
             }
   }
-  double cells() const { return static_cast<double>(rows_.window.kernel) * cols_.window.kernel; }
+  double cells() const { return static_cast<double>(rows_.kernel) * cols_.kernel; }
 
   std::int64_t planes_;
   WindowAxis rows_, cols_;

@@ -8,19 +8,27 @@
 
 namespace dp::kernels::reference {
 
-// One axis of a window op. Window cell k of output cell o covers input cell o*stride - padding + k, if that exists.
+// One axis of a window op. Window cell k of output cell o covers input cell o*stride - padding + k*dilation, if that
+// exists.
 struct WindowAxis {
   std::int64_t input, output;
-  Window window;
+  int kernel = 1, stride = 1, padding = 0, dilation = 1;
 
-  std::int64_t cell(std::int64_t o, int k) const { return o * window.stride - window.padding + k; }
+  static WindowAxis rows(std::int64_t input, std::int64_t output, const Window& window) {
+    return {input, output, window.kernel.h, window.stride.h, window.padding.h, window.dilation.h};
+  }
+  static WindowAxis cols(std::int64_t input, std::int64_t output, const Window& window) {
+    return {input, output, window.kernel.w, window.stride.w, window.padding.w, window.dilation.w};
+  }
+
+  std::int64_t cell(std::int64_t o, int k) const { return o * stride - padding + k * dilation; }
   // The outputs whose window cell k is inside the input: [first(k), last(k)).
   std::int64_t first(int k) const {
-    return std::clamp<std::int64_t>((window.padding - k + window.stride - 1) / window.stride, 0, output);
+    return std::clamp<std::int64_t>((padding - k * dilation + stride - 1) / stride, 0, output);
   }
   std::int64_t last(int k) const {
-    const std::int64_t room = input - 1 + window.padding - k;
-    return room < 0 ? 0 : std::min(output, room / window.stride + 1);
+    const std::int64_t room = input - 1 + padding - k * dilation;
+    return room < 0 ? 0 : std::min(output, room / stride + 1);
   }
 };
 

@@ -17,8 +17,8 @@ using Lines = std::vector<std::string>;
 struct Describe {
   std::string operator()(const Input&) const { return "input"; }
   std::string operator()(const Conv2d& c) const {
-    return fmt::format("conv {} of {}, stride {}, padding {}{}", c.out_channels, c.kernel, c.stride, c.padding,
-                       c.bias ? ", bias" : "");
+    return fmt::format("conv {} of {}, stride {}, padding {}{}", c.out_channels, to_string(c.kernel),
+                       to_string(c.stride), to_string(c.padding), c.bias ? ", bias" : "");
   }
   std::string operator()(const BatchNorm2d& n) const { return fmt::format("norm {:g} {:g}", n.eps, n.momentum); }
   std::string operator()(const Add&) const { return "add"; }
@@ -132,7 +132,7 @@ void check_start(const Model& model, bool residual) {
     const Layer& layer = model.layers()[static_cast<std::size_t>(parameter.layer)];
     const Shape& in = model.layers()[static_cast<std::size_t>(layer.inputs[0])].output;
     const auto* const conv = std::get_if<Conv2d>(&layer.kind);
-    const double window = conv ? conv->kernel * conv->kernel : 1;
+    const double window = conv ? conv->kernel.h * conv->kernel.w : 1;
     const double bound = 1 / std::sqrt(static_cast<double>(in[0]) * window);  // kaiming_uniform_(a = sqrt 5)
     Tensor start;
     for (const auto& [name, tensor] : weights)

@@ -115,6 +115,24 @@ TEST_CASE("a model records the shape, the layer and the initial values of each p
   }
 }
 
+TEST_CASE("a convolution's sizes, groups and padding 'same' give the shapes of PyTorch") {
+  ModelBuilder m("net", {6, 9, 12});
+  // torch.nn.Conv2d(6, 8, (3, 5), stride=(2, 1), padding=(1, 4), dilation=(1, 2), groups=2)
+  Node x = m.conv2d(
+      "a", m.input(),
+      {.out_channels = 8, .kernel = {3, 5}, .stride = {2, 1}, .padding = {1, 4}, .dilation = {1, 2}, .groups = 2});
+  x = m.conv2d("b", x, {.out_channels = 8, .kernel = {2, 4}, .padding = kSamePadding, .dilation = {1, 3}, .groups = 8});
+  const Model model = m.build(x);
+  CHECK(model.layers()[1].output == Shape{8, 5, 12});
+  CHECK(model.layers()[2].output == Shape{8, 5, 12});
+  CHECK(model.parameters()[0].shape == Shape{8, 3, 3, 5});
+  CHECK(model.parameters()[0].init.value == 1 / std::sqrt(45.0f));  // fan_in counts the channels of a group
+  CHECK(model.parameters()[2].shape == Shape{8, 1, 2, 4});
+  const Padding& padding = std::get<Conv2d>(model.layers()[2].kind).padding;  // 1 row and 9 columns in all
+  CHECK((padding.h == 0 && padding.w == 4));
+  CHECK(padding.more_behind == HW{1, 1});
+}
+
 TEST_CASE("invalid convolutions and normalisations are rejected with the name of the layer") {
   const auto conv = [](const Conv2d& options, const Shape& input = {2, 5, 9}) {
     return refusal([&](ModelBuilder& m) { m.conv2d("c", m.input(), options); }, input);
@@ -131,6 +149,16 @@ TEST_CASE("invalid convolutions and normalisations are rejected with the name of
   CHECK(conv({.out_channels = 1, .kernel = 0}) == positive);
   CHECK(conv({.out_channels = 1, .stride = 0}) == positive);
   CHECK(conv({.out_channels = 1, .padding = -1}) == positive);
+  CHECK(conv({.out_channels = 1, .dilation = {1, 0}}) == "layer 'c': dilation must be positive");
+  CHECK(conv({.out_channels = 1, .dilation = 3}) ==
+        "layer 'c': a window of 7 does not fit an input of 5 with padding 0");
+  CHECK(conv({.out_channels = 1, .kernel = {3, 9}}) == "accepted");
+  CHECK(conv({.out_channels = 4, .groups = 2}) == "accepted");
+  for (const std::int64_t groups : {0, 3, 4})
+    CHECK(conv({.out_channels = 4, .groups = groups}) ==
+          "layer 'c': " + std::to_string(groups) + " groups do not divide 2 input and 4 output channels");
+  CHECK(conv({.out_channels = 1, .stride = {1, 2}, .padding = kSamePadding}) ==
+        "layer 'c': padding 'same' requires a stride of 1");
   CHECK(conv({.out_channels = 0}) == "layer 'c': out_channels must be positive");
   CHECK(conv({.out_channels = 1}, {7}) == "layer 'c': a convolution requires an input of (C, H, W), not (7,)");
   const auto norm = [](const BatchNorm2d& options, const Shape& input = {2, 5, 9}) {
@@ -216,7 +244,7 @@ TEST_CASE("the stem of a residual network depends on the option, or by default o
   using Stem = models::ResnetOptions::Stem;
   const auto first = [](Stem stem, const Shape& input) {
     const Model model = models::resnet18({.input = input, .stem = stem, .width = 4});
-    return std::get<Conv2d>(model.layers()[1].kind).kernel;
+    return std::get<Conv2d>(model.layers()[1].kind).kernel.h;
   };
   CHECK(first(Stem::imagenet, {3, 32, 32}) == 7);
   CHECK(first(Stem::cifar, {3, 64, 64}) == 3);
@@ -227,7 +255,7 @@ TEST_CASE("the stem of a residual network depends on the option, or by default o
 TEST_CASE("a model that does not exist, or does not fit the images, is rejected with the choices") {
   CHECK_THROWS_WITH(models::find("resnet"),
                     "model 'resnet' does not exist; choose one of mnist_convnet, resnet18, resnet34, resnet50, "
-                    "resnet101, resnet152, mlp");
+                    "resnet101, resnet152, resnext50_32x4d, wide_resnet50_2, mobilenet_v2, mlp");
   CHECK_THROWS_WITH(models::find("mnist_convnet").make({3, 28, 28}, 10),
                     "model 'mnist_convnet' requires images of (1, 28, 28), not (3, 28, 28); choose another model or "
                     "data set");

@@ -19,11 +19,11 @@ constexpr const char* kOps = R"sh(
 log "dp: $*"
 op() { say op "kind=$1" "label=$2" "implementation=$3" "convolution=$4" times=$5 flops=$6 bytes=$7; }
 case "$*" in *--gpu*) say rates;; *) say rates gflops=100 gbytes=10 source=guessed;; esac
-op conv2d_forward conv2 winograd '4 32 26 26 64 3 1 0' 2 4e8 1e6
-op linear_forward fc1+relu onednn '4 128 1 1 10 1 1 0' 1 2e7 5e6
+op conv2d_forward conv2 winograd '4 32 26 26 64 3 3 1 1 0 0 1 1 1' 2 4e8 1e6
+op linear_forward fc1+relu onednn '4 128 1 1 10 1 1 1 1 0 0 1 1 1' 1 2e7 5e6
 op relu relu1 loop '' 3 0 2e7
-op conv2d_forward sc none '4 64 8 8 128 1 2 0' 0 0 0
-op conv2d_forward row none '4 16 1 9 8 3 1 1' 0 0 0
+op conv2d_forward sc none '4 64 8 8 128 1 1 2 2 0 0 1 1 1' 0 0 0
+op conv2d_forward row none '4 16 1 9 8 3 3 1 1 1 1 1 1 1' 0 0 0
 say ready
 read -r command; log "dp: $command"; say done 'seconds=0.008 0.001 0.004 1 1'
 read -r command; log "dp: $command"; say done 'seconds=0.010 0.003 0.004 1 1'
@@ -74,9 +74,12 @@ TEST_CASE("ops: options are passed to the programs, and the tables have times, f
   CHECK(notes == Lines{"round 1 of 2", "round 2 of 2"});
   CHECK(fakes.log() ==
         Lines{"dp: --model mnist_convnet --input 1,28,28 --classes 10 --batch 4 --threads 2 --exact-conv --amp bf16",
-              "torch: --threads 2 --amp bf16 2 2 true cores", "torch: op conv2d_forward 4 32 26 26 64 3 1 0",
-              "torch: op linear_forward 4 128 1 1 10 1 1 0", "torch: op conv2d_forward 4 64 8 8 128 1 2 0",
-              "torch: op conv2d_forward 4 16 1 9 8 3 1 1", "dp: run 5", "torch: run 5", "dp: run 5", "torch: run 5"});
+              "torch: --threads 2 --amp bf16 2 2 true cores",
+              "torch: op conv2d_forward 4 32 26 26 64 3 3 1 1 0 0 1 1 1",
+              "torch: op linear_forward 4 128 1 1 10 1 1 1 1 0 0 1 1 1",
+              "torch: op conv2d_forward 4 64 8 8 128 1 1 2 2 0 0 1 1 1",
+              "torch: op conv2d_forward 4 16 1 9 8 3 3 1 1 1 1 1 1 1", "dp: run 5", "torch: run 5", "dp: run 5",
+              "torch: run 5"});
   CHECK(report.command == "ops");
   CHECK(report.title == "Ops of mnist_convnet on 1x28x28, batch 4, 2 threads");
   CHECK(report.facts == Facts{{"rounds", "2 of 5 steps"},

@@ -73,8 +73,8 @@ TEST_CASE("bits: pools") {
       for (const Layouts layouts : kBoth) {
         const HostTensor x = random_tensor({3, channels, 9, 7}, random);
         const HostTensor dy = random_tensor(window_output(x.shape, channels, window), random);
-        const std::string what = std::to_string(channels) + "-" + std::to_string(window.kernel) + "-" +
-                                 std::to_string(window.stride) + "-" + to_string(layouts);
+        const std::string what = std::to_string(channels) + "-" + std::to_string(window.kernel.h) + "-" +
+                                 std::to_string(window.stride.h) + "-" + to_string(layouts);
         // Drops half of the elements: the scale 2 is exact, with and without contraction.
         const LayerResult most =
             max_pool2d(rig, x, dy, {.window = window, .relu = true, .dropout = kernels::DropoutSpec{0.5f, 3}}, samples,
@@ -153,7 +153,7 @@ TEST_CASE("bits: products") {
                         Conv{{2, 16, 6, 6}, 32, {1, 2, 0}}, Conv{{1, 5, 7, 6}, 13, {3, 1, 0}}})
     for (const Layouts layouts : kBoth) {
       const HostTensor x = random_tensor(c.x, random), b = random_tensor({c.out}, random);
-      const HostTensor w = random_tensor({c.out, c.x[1], c.window.kernel, c.window.kernel}, random);
+      const HostTensor w = random_tensor({c.out, c.x[1], c.window.kernel.h, c.window.kernel.h}, random);
       const HostTensor dy = random_tensor(window_output(c.x, c.out, c.window), random);
       show("conv2d", named(w.shape) + "-" + to_string(layouts), conv2d(rig, x, w, &b, dy, c.window, true, layouts));
     }

@@ -53,7 +53,9 @@ double golden_tolerance(DeviceKind kind, const std::string& name) {
 
 kernels::Window window_of(const GoldenFile& golden, const std::string& prefix) {
   const std::vector<double> sizes = golden.values(prefix + "window").values;
-  return {static_cast<int>(sizes[0]), static_cast<int>(sizes[1]), static_cast<int>(sizes[2])};
+  const auto at = [&](std::size_t i) { return static_cast<int>(sizes[i]); };
+  if (sizes.size() == 3) return {at(0), at(1), at(2)};
+  return {{at(0), at(1)}, {at(2), at(3)}, {at(4), at(5)}, {at(6), at(7)}, {at(8), at(9)}};
 }
 
 }  // namespace dp::test

@@ -19,14 +19,17 @@ void check_layer(OpRig& rig, const GoldenFile& golden, const std::string& prefix
 
 }  // namespace
 
-TEST_CASE("conv2d equals torch.nn.functional.conv2d, forward and backward") {
-  const GoldenFile golden("layers.safetensors");
-  for_each_case(golden, "conv2d", 7, [&](OpRig& rig, const std::string& prefix) {
-    const HostTensor x = golden.values(prefix + "x"), w = golden.values(prefix + "w"), b = golden.values(prefix + "b");
-    const HostTensor dy = golden.values(prefix + "dy");
-    for (const Layouts layouts : kLayouts)
-      check_layer(rig, golden, prefix, conv2d(rig, x, w, &b, dy, window_of(golden, prefix), false, layouts));
-  });
+TEST_CASE("conv2d equals torch.nn.functional.conv2d, forward and backward, also in groups and with any window") {
+  for (const auto& [file, cases] : {std::pair{"layers.safetensors", 7}, std::pair{"windows.safetensors", 10}}) {
+    const GoldenFile golden(file);
+    for_each_case(golden, "conv2d", cases, [&](OpRig& rig, const std::string& prefix) {
+      const HostTensor x = golden.values(prefix + "x"), w = golden.values(prefix + "w"),
+                       b = golden.values(prefix + "b");
+      const HostTensor dy = golden.values(prefix + "dy");
+      for (const Layouts layouts : kLayouts)
+        check_layer(rig, golden, prefix, conv2d(rig, x, w, &b, dy, window_of(golden, prefix), false, layouts));
+    });
+  }
 }
 
 TEST_CASE("linear equals torch.nn.functional.linear, forward and backward, also for flattened images") {

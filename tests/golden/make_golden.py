@@ -9,6 +9,7 @@ import golden_mnist
 import golden_norm
 import golden_optimizers
 import golden_resnet
+import golden_windows
 import philox
 import safetensors_file
 
@@ -17,6 +18,7 @@ if __name__ == "__main__":
     philox.check_known_answer()
     safetensors_file.write(here / "layers.safetensors", golden_layers.all_layers())
     safetensors_file.write(here / "functions.safetensors", golden_functions.all_functions())
+    safetensors_file.write(here / "windows.safetensors", golden_windows.all_convolutions())
     safetensors_file.write(here / "residual_layers.safetensors", golden_norm.all_layers())
     for network in golden_resnet.CASES:
         safetensors_file.write(here / f"{network}.safetensors", golden_resnet.all_cases(network))

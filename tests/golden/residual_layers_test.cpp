@@ -90,7 +90,7 @@ TEST_CASE("avg_pool2d equals torch.nn.functional.avg_pool2d and adaptive_avg_poo
     const kernels::Window window = window_of(golden(), prefix);
     const HostTensor x = golden().values(prefix + "x"), dy = golden().values(prefix + "dy");
     for (const Layouts layouts : kLayouts) {
-      const LayerResult result = avg_pool2d(rig, x, dy, window.kernel == 0 ? nullptr : &window, layouts);
+      const LayerResult result = avg_pool2d(rig, x, dy, window.kernel.h == 0 ? nullptr : &window, layouts);
       check(rig, result.y, prefix + "y");
       check(rig, result.dx, prefix + "dx");
     }

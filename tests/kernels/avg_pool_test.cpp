@@ -12,8 +12,8 @@ constexpr double kTolerance = 1e-6;  // sums of up to 225 cells
 // By definition: every cell of the window counts, with zeros for padding.
 LayerResult naive(const HostTensor& x, const HostTensor& dy, const Window* window) {
   const std::int64_t h = x.shape[2], w = x.shape[3];
-  const std::int64_t rows = window ? window->kernel : h, cols = window ? window->kernel : w;
-  const std::int64_t stride = window ? window->stride : 1, padding = window ? window->padding : 0;
+  const std::int64_t rows = window ? window->kernel.h : h, cols = window ? window->kernel.h : w;
+  const std::int64_t stride = window ? window->stride.h : 1, padding = window ? window->padding.h : 0;
   LayerResult result;
   result.y = zeros(dy.shape), result.dx = zeros(x.shape);
   for (std::int64_t o = 0; o < dy.shape.numel(); ++o) {

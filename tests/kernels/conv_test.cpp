@@ -15,10 +15,12 @@ struct Case {
   std::int64_t n, in, out, height, width;
   Window window;
   bool bias, relu;
+  std::int64_t groups = 1;
 };
 
 void check_case(const Case& c, Random& random) {
-  const Shape x_shape{c.n, c.in, c.height, c.width}, w_shape{c.out, c.in, c.window.kernel, c.window.kernel};
+  const Shape x_shape{c.n, c.in, c.height, c.width},
+      w_shape{c.out, c.in / c.groups, c.window.kernel.h, c.window.kernel.w};
   const HostTensor x = random_tensor(x_shape, random), w = random_tensor(w_shape, random);
   const HostTensor b = random_tensor({c.out}, random);
   const HostTensor dy = random_tensor(window_output(x_shape, c.out, c.window), random);
@@ -29,8 +31,9 @@ void check_case(const Case& c, Random& random) {
   for (const DeviceKind kind : tested_kinds())
     for (const Layouts layouts : kLayouts) {
       INFO(to_string(Device{kind, 0}) << " layouts " << to_string(layouts) << " x " << to_string(x_shape) << " w "
-                                      << to_string(w_shape) << " stride " << c.window.stride << " padding "
-                                      << c.window.padding << " bias " << c.bias << " relu " << c.relu);
+                                      << to_string(w_shape) << " stride " << to_string(c.window.stride) << " padding "
+                                      << to_string(c.window.padding) << " dilation " << to_string(c.window.dilation)
+                                      << " bias " << c.bias << " relu " << c.relu);
       OpRig rig(kind);
       const LayerResult actual = conv2d(rig, x, w, bias, dy, c.window, c.relu, layouts);
       CHECK(relative_error(actual.y, expected.y) <= kTolerance);
@@ -56,8 +59,8 @@ TEST_CASE("convolutions of random odd shapes agree with the reference, forward a
     c.window = {.kernel = static_cast<int>(pick({1, 3, 5, 7})),
                 .stride = static_cast<int>(pick({1, 2})),
                 .padding = static_cast<int>(pick({0, 1}))};
-    if (c.window.kernel == 1) c.window.padding = 0;
-    if (c.window.kernel == 7) c.window.padding = 1;  // fits an edge of 5
+    if (c.window.kernel.h == 1) c.window.padding = 0;
+    if (c.window.kernel.h == 7) c.window.padding = 1;  // fits an edge of 5
     c.bias = random.below(4) != 0;
     c.relu = random.below(2) != 0;
     check_case(c, random);
@@ -87,4 +90,31 @@ TEST_CASE("convolutions of many channels agree with the reference") {
   check_case({5, 40, 33, 16, 15, {3, 1, 1}, false, false}, random);
   check_case({2, 64, 64, 22, 22, {3, 1, 0}, true, false}, random);
   check_case({33, 64, 48, 4, 4, {3, 1, 1}, false, true}, random);
+}
+
+TEST_CASE("convolutions in groups, dilated, and with different sizes across and down agree with the reference") {
+  Random random(5, RandomUse::synthetic);
+  const auto pick = [&](std::initializer_list<int> from) {
+    return from.begin()[random.below(static_cast<std::uint32_t>(from.size()))];
+  };
+  for (int i = 0; i < 24; ++i) {
+    Case c{.n = pick({1, 3}), .height = pick({9, 11, 14}), .width = pick({9, 12, 13})};
+    c.groups = pick({1, 2, 5});
+    c.in = c.groups * pick({1, 3, 8}), c.out = c.groups * pick({1, 4, 8});
+    c.window = {.kernel = {pick({1, 2, 3}), pick({1, 3, 4})},
+                .stride = {pick({1, 2}), pick({1, 2, 3})},
+                .padding = {pick({0, 1}), pick({0, 2})},
+                .dilation = {pick({1, 2}), pick({1, 2})},
+                .more_behind = {pick({0, 1}), pick({0, 1})}};
+    c.bias = random.below(2) != 0, c.relu = random.below(2) != 0;
+    check_case(c, random);
+  }
+}
+
+TEST_CASE("depthwise convolutions of every number of channels agree with the reference") {
+  Random random(6, RandomUse::synthetic);
+  for (const std::int64_t channels : {2, 7, 8, 16, 24, 33, 96})
+    for (const Window& window : {Window{3, 1, 1}, Window{3, 2, 1}, Window{5, 1, 2}, Window{7, 1, 3}})
+      check_case({2, channels, channels, 12, 10, window, window.kernel == 5, window.stride == 2, channels}, random);
+  check_case({2, 8, 24, 9, 9, {3, 1, 1}, true, true, 8}, random);  // three outputs for each channel
 }

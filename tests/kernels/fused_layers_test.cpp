@@ -101,12 +101,12 @@ TEST_CASE("a convolution with its pool equals the unfused layers, also with mask
         Case{{2, 4, 9, 9}, 8, {3, 1, 0}, {3, 2, 1}, false, true, true, true},
         Case{{1, 1, 8, 8}, 8, {3, 1, 0}, halves, false, true, true, false},
         Case{{5, 4, 13, 13}, 70, {2, 1, 0}, halves, false, true, true, true}}) {
-    const Shape y = {c.x[0], c.out, (c.x[2] + 2 * c.conv.padding - c.conv.kernel) / c.conv.stride + 1,
-                     (c.x[3] + 2 * c.conv.padding - c.conv.kernel) / c.conv.stride + 1};
-    const Shape pooled = {y[0], y[1], (y[2] + 2 * c.pool.padding - c.pool.kernel) / c.pool.stride + 1,
-                          (y[3] + 2 * c.pool.padding - c.pool.kernel) / c.pool.stride + 1};
+    const Shape y = {c.x[0], c.out, (c.x[2] + 2 * c.conv.padding.h - c.conv.kernel.h) / c.conv.stride.h + 1,
+                     (c.x[3] + 2 * c.conv.padding.h - c.conv.kernel.h) / c.conv.stride.h + 1};
+    const Shape pooled = {y[0], y[1], (y[2] + 2 * c.pool.padding.h - c.pool.kernel.h) / c.pool.stride.h + 1,
+                          (y[3] + 2 * c.pool.padding.h - c.pool.kernel.h) / c.pool.stride.h + 1};
     const HostTensor x = random_tensor(c.x, random), b = random_tensor({c.out}, random);
-    const HostTensor w = random_tensor({c.out, c.x[1], c.conv.kernel, c.conv.kernel}, random);
+    const HostTensor w = random_tensor({c.out, c.x[1], c.conv.kernel.h, c.conv.kernel.h}, random);
     const HostTensor dy = random_tensor(pooled, random);
     INFO("x " << to_string(c.x) << " y " << to_string(y) << " pooled " << to_string(pooled));
     on_every_device([&](OpRig& rig) -> std::vector<HostTensor> {
@@ -163,10 +163,10 @@ TEST_CASE("a data gradient with ReLU's mask equals the unfused ops") {
   };
   for (const Case& c :
        {Case{{3, 5, 7, 9}, 11, {3, 1, 1}}, Case{{2, 8, 9, 9}, 70, {3, 2, 1}}, Case{{4, 64, 6, 6}, 32, {1, 1, 0}}}) {
-    const Shape y = {c.x[0], c.out, (c.x[2] + 2 * c.window.padding - c.window.kernel) / c.window.stride + 1,
-                     (c.x[3] + 2 * c.window.padding - c.window.kernel) / c.window.stride + 1};
+    const Shape y = {c.x[0], c.out, (c.x[2] + 2 * c.window.padding.h - c.window.kernel.h) / c.window.stride.h + 1,
+                     (c.x[3] + 2 * c.window.padding.h - c.window.kernel.h) / c.window.stride.h + 1};
     const HostTensor x = random_tensor(c.x, random), dy = random_tensor(y, random);
-    const HostTensor w = random_tensor({c.out, c.x[1], c.window.kernel, c.window.kernel}, random);
+    const HostTensor w = random_tensor({c.out, c.x[1], c.window.kernel.h, c.window.kernel.h}, random);
     INFO("x " << to_string(c.x) << " y " << to_string(y));
     on_every_device([&](OpRig& rig) -> std::vector<HostTensor> {
       const auto op =

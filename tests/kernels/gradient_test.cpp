@@ -51,15 +51,22 @@ TEST_CASE("gradients of convolutions equal difference quotients") {
   for (const Window& window :
        {Window{3, 1, 0}, Window{3, 1, 1}, Window{3, 2, 1}, Window{1, 2, 0}, Window{5, 1, 1}, Window{2, 2, 1}})
     for (const bool relu : {false, true}) {
-      INFO("kernel " << window.kernel << " stride " << window.stride << " padding " << window.padding << " relu "
+      INFO("kernel " << window.kernel.h << " stride " << window.stride.h << " padding " << window.padding.h << " relu "
                      << relu);
-      const Shape x{2, 2, 5, 4}, w{2, 2, window.kernel, window.kernel};
+      const Shape x{2, 2, 5, 4}, w{2, 2, window.kernel.h, window.kernel.h};
       const Layer layer = [&](const HostTensor& xs, const HostTensor& ws, const HostTensor& b, const HostTensor& dy,
                               bool with_relu) {
         return conv2d(rig, xs, ws, &b, dy, window, with_relu, Layouts::plain);
       };
       check_layer(rig, layer, x, w, window_output(x, 2, window), relu);
     }
+  const Window window{{2, 3}, {2, 1}, {1, 2}, {1, 2}, {1, 0}};
+  const Layer layer = [&](const HostTensor& xs, const HostTensor& ws, const HostTensor& b, const HostTensor& dy,
+                          bool with_relu) { return conv2d(rig, xs, ws, &b, dy, window, with_relu, Layouts::plain); };
+  for (const std::int64_t groups : {1, 2, 4}) {
+    INFO(groups << " groups");
+    check_layer(rig, layer, {2, 4, 5, 4}, {8, 4 / groups, 2, 3}, window_output({2, 4, 5, 4}, 8, window), true);
+  }
 }
 
 TEST_CASE("gradients of linear layers equal difference quotients, for flat and (N, C, H, W) inputs") {
@@ -80,7 +87,7 @@ TEST_CASE("gradients of max-pools equal difference quotients, also with fused Re
   for (const Window& window : {Window{2, 2, 0}, Window{3, 2, 1}, Window{3, 1, 1}, Window{2, 2, 1}})
     for (const bool relu : {false, true})
       for (const bool drops : {false, true}) {
-        INFO("kernel " << window.kernel << " stride " << window.stride << " relu " << relu << " dropout " << drops);
+        INFO("kernel " << window.kernel.h << " stride " << window.stride.h << " relu " << relu << " dropout " << drops);
         const PoolOptions options{.window = window,
                                   .relu = relu,
                                   .dropout = drops ? std::optional(kernels::DropoutSpec{0.5f, 1}) : std::nullopt};

@@ -204,10 +204,11 @@ HostTensor dropout(OpRig& rig, const HostTensor& x, const DropoutSpec& spec, con
 }
 
 Shape window_output(const Shape& x, std::int64_t channels, const Window& window) {
-  const auto size = [&](std::int64_t input) {
-    return (input + 2 * window.padding - window.kernel) / window.stride + 1;
+  const auto size = [&](std::int64_t input, int HW::*side) {
+    const std::int64_t covered = window.dilation.*side * (window.kernel.*side - 1) + 1;
+    return (input + 2 * window.padding.*side + window.more_behind.*side - covered) / window.stride.*side + 1;
   };
-  return {x[0], channels, size(x[2]), size(x[3])};
+  return {x[0], channels, size(x[2], &HW::h), size(x[3], &HW::w)};
 }
 
 }  // namespace dp::test

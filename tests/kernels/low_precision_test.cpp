@@ -111,7 +111,7 @@ TEST_CASE("mixed precision: convolutions and their gradients agree with the roun
                         {5, 36, 20, 5, 6, {3, 2, 1}, true, true}};
   for (const Case& c : cases) {
     const HostTensor x = random_tensor({c.n, c.in, c.height, c.width}, random);
-    const HostTensor w = random_tensor({c.out, c.in, c.window.kernel, c.window.kernel}, random);
+    const HostTensor w = random_tensor({c.out, c.in, c.window.kernel.h, c.window.kernel.h}, random);
     const HostTensor b = random_tensor({c.out}, random),
                      dy = random_tensor(window_output(x.shape, c.out, c.window), random);
     const HostTensor* const bias = c.bias ? &b : nullptr;
@@ -217,7 +217,7 @@ TEST_CASE("mixed precision: pools agree with the rounded reference, in every lay
         const auto mean = avg_pool2d(oracle, x, dy, &window, Layouts::plain);
         const auto global = avg_pool2d(oracle, x, pixel, nullptr, Layouts::plain);
         for (const Layouts layouts : kLayouts) {
-          INFO(channels << " channels, stride " << window.stride << " layouts " << to_string(layouts));
+          INFO(channels << " channels, stride " << window.stride.h << " layouts " << to_string(layouts));
           check_layer(rig, max_pool2d(rig, x, dy, options, keys_of(3), inputs, layouts), max);
           check_layer(rig, avg_pool2d(rig, x, dy, &window, layouts), mean);
           check_layer(rig, avg_pool2d(rig, x, pixel, nullptr, layouts), global);

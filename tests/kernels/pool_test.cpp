@@ -26,8 +26,8 @@ void check_case(const HostTensor& x, const HostTensor& dy, const PoolOptions& op
   for (const DeviceKind kind : tested_kinds())
     for (const Layouts layouts : kLayouts) {
       INFO(to_string(Device{kind, 0}) << " layouts " << to_string(layouts) << " x " << to_string(x.shape) << " kernel "
-                                      << options.window.kernel << " stride " << options.window.stride << " padding "
-                                      << options.window.padding << " relu " << options.relu << " training "
+                                      << options.window.kernel.h << " stride " << options.window.stride.h << " padding "
+                                      << options.window.padding.h << " relu " << options.relu << " training "
                                       << options.training << " dropout " << options.dropout.has_value());
       OpRig rig(kind);
       const LayerResult actual = max_pool2d(rig, x, dy, options, keys, inputs, layouts);

@@ -48,7 +48,7 @@ TEST_CASE("AMX: images are packed in units that fill tiles, and large images sha
       {kSmallStrided, false, 9, 4, 2, 32, 32, 4608, 4, 64, 2048, true},
   };
   for (const Expected& e : table) {
-    INFO(e.c.images << " images of " << e.c.height << " x " << e.c.width << ", stride " << e.c.window.stride);
+    INFO(e.c.images << " images of " << e.c.height << " x " << e.c.width << ", stride " << e.c.window.stride.h);
     const Shapes s = shapes_of(e.c);
     const Planar planar(s);
     CHECK(s.by_column == e.by_column);
@@ -70,15 +70,15 @@ TEST_CASE("AMX: the copy of a tap begins at the tap, and its columns are found i
   for (const Case& c : {kShared, kOdd, kStrided, kOne, kSmallStrided, Case{{5, 3, 2}, 2, 11, 10}}) {
     const Shapes s = shapes_of(c);
     for (std::int64_t number = 0; number < s.copies; ++number) {
-      INFO("copy " << number << ", kernel " << c.window.kernel << ", stride " << c.window.stride);
+      INFO("copy " << number << ", kernel " << c.window.kernel.h << ", stride " << c.window.stride.h);
       const Copy copy(s, number);
-      CHECK(copy.row == (s.by_column ? 0 : number / c.window.kernel) - c.window.padding);
-      CHECK(copy.col == number % c.window.kernel - c.window.padding);
+      CHECK(copy.row == (s.by_column ? 0 : number / c.window.kernel.h) - c.window.padding.h);
+      CHECK(copy.col == number % c.window.kernel.h - c.window.padding.h);
       CHECK(copy.phase >= 0);
-      CHECK(copy.phase < c.window.stride);
-      CHECK(copy.shift * c.window.stride + copy.phase == copy.col);
+      CHECK(copy.phase < c.window.stride.h);
+      CHECK(copy.shift * c.window.stride.h + copy.phase == copy.col);
       std::int64_t columns = 0;
-      for (std::int64_t col = 0; col < c.width; ++col) columns += col % c.window.stride == copy.phase;
+      for (std::int64_t col = 0; col < c.width; ++col) columns += col % c.window.stride.h == copy.phase;
       CHECK(copy.columns == columns);
     }
   }
@@ -94,11 +94,11 @@ TEST_CASE("AMX: a permutation takes each pixel of a copy from its place in the t
       std::uint64_t found = 0;
       for (std::int64_t pixel = 0; pixel < s.pixels(); ++pixel) {
         INFO("copy " << number << ", pixel " << pixel << " of " << s.pixels());
-        const std::int64_t row = pixel / s.out_width * c.window.stride + copy.row,
-                           col = pixel % s.out_width * c.window.stride + copy.col;
+        const std::int64_t row = pixel / s.out_width * c.window.stride.h + copy.row,
+                           col = pixel % s.out_width * c.window.stride.h + copy.col;
         if (row < 0 || row >= c.height || col < 0 || col >= c.width) continue;
         found |= std::uint64_t{1} << pixel;
-        CHECK(permutation.from[pixel] == row * planar.pitch + (col - copy.phase) / c.window.stride);
+        CHECK(permutation.from[pixel] == row * planar.pitch + (col - copy.phase) / c.window.stride.h);
       }
       CHECK(permutation.found == found);
     }

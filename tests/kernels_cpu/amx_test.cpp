@@ -1,7 +1,7 @@
 // Tests weight and data gradients that are computed with AMX tiles, for each kind of shape that the kernels handle
 // differently.
 #include "kernels/conv/cpu_amx.h"
-#include "kernels/conv/cpu_flipped_data.h"
+#include "kernels/conv/cpu_own.h"
 #include "kernels/device/cpu/announce.h"
 #include "kernels/device/cpu/bfloat16.h"
 #include "kernels/device/cpu/cpu_layout.h"
@@ -69,14 +69,14 @@ TEST_CASE("gradients with AMX tiles agree with the reference, with the same bits
   int with_data = 0;
   for (const Case& c : cases) {
     const HostTensor x = random_tensor(c.x, random),
-                     w = random_tensor({c.out, c.x[1], c.window.kernel, c.window.kernel}, random);
+                     w = random_tensor({c.out, c.x[1], c.window.kernel.h, c.window.kernel.h}, random);
     const HostTensor dy = random_tensor(window_output(c.x, c.out, c.window), random),
                      b = random_tensor({c.out}, random);
     OpRig oracle(DeviceKind::reference, 1, DType::bf16);
     const LayerResult expected = conv2d(oracle, x, w, &b, dy, c.window, false, Layouts::plain);
     for (const Tag tag : {Tag::nhwc, Tag::nChw16c}) {
-      INFO("x " << to_string(c.x) << " out " << c.out << " window " << c.window.kernel << " stride " << c.window.stride
-                << " nhwc " << (tag == Tag::nhwc));
+      INFO("x " << to_string(c.x) << " out " << c.out << " window " << c.window.kernel.h << " stride "
+                << c.window.stride.h << " nhwc " << (tag == Tag::nhwc));
       const Gradients alone = own(c, x, w, dy, tag, 1);
       CHECK(relative_error(alone.dw, expected.dw) <= 2e-6);
       CHECK(relative_error(alone.db, expected.db) <= 2e-6);
@@ -101,7 +101,7 @@ TEST_CASE("weight gradients use AMX tiles if the rows of dy fill them") {
   OpRig rig(DeviceKind::cpu, 1, DType::bf16);
   const auto uses_tiles = [&](std::int64_t columns, const Window& window) {
     const TensorDesc x{{4, 64, 8, columns}, DType::bf16, {}},
-        dw{{64, 64, window.kernel, window.kernel}, DType::f32, {}};
+        dw{{64, 64, window.kernel.h, window.kernel.h}, DType::f32, {}};
     const auto op = rig.context().make_op(Conv2dBackwardWeights{x, x, dw, window, false});
     return op->implementation().find("own:amx") != std::string::npos;
   };

@@ -65,14 +65,14 @@ TEST_CASE("convolutions of few or odd channels use fast kernels and agree with t
   };
   for (const Case& c : cases) {
     const HostTensor x = random_tensor(c.x, random);
-    const HostTensor w = random_tensor({c.out, c.x[1], c.window.kernel, c.window.kernel}, random);
+    const HostTensor w = random_tensor({c.out, c.x[1], c.window.kernel.h, c.window.kernel.h}, random);
     const HostTensor dy = random_tensor(window_output(c.x, c.out, c.window), random);
     OpRig oracle(DeviceKind::reference);
     const LayerResult expected = conv2d(oracle, x, w, nullptr, dy, c.window, false, Layouts::plain);
     for (const Tag tag : {Tag::nchw, Tag::nhwc, Tag::nChw8c, Tag::nChw16c}) {
       const TensorDesc image = with_tag(c.x, tag);
-      INFO("x " << to_string(c.x) << ", " << c.out << " outputs, kernel " << c.window.kernel << ", stride "
-                << c.window.stride << ", in " << image.layout.name);
+      INFO("x " << to_string(c.x) << ", " << c.out << " outputs, kernel " << c.window.kernel.h << ", stride "
+                << c.window.stride.h << ", in " << image.layout.name);
       const LayerResult result = in_layout(c, image, x, w, dy);
       CHECK(relative_error(result.y, expected.y) <= 1e-6);
       CHECK(relative_error(result.dx, expected.dx) <= 1e-6);

@@ -28,9 +28,9 @@ Pooled naive(const PoolPlanes& p, bool relu, const std::vector<float>& x) {
       for (std::int64_t c = 0; c < p.block; ++c) {
         int best = -1;
         float value = 0;
-        for (int cell = 0; cell < p.window.kernel * p.window.kernel; ++cell) {
-          const std::int64_t row = oh * p.window.stride - p.window.padding + cell / p.window.kernel,
-                             col = ow * p.window.stride - p.window.padding + cell % p.window.kernel;
+        for (int cell = 0; cell < p.window.kernel.h * p.window.kernel.h; ++cell) {
+          const std::int64_t row = oh * p.window.stride.h - p.window.padding.h + cell / p.window.kernel.h,
+                             col = ow * p.window.stride.h - p.window.padding.h + cell % p.window.kernel.h;
           if (row < 0 || row >= p.h || col < 0 || col >= p.w) continue;
           const float v = x[static_cast<std::size_t>((row * p.w + col) * p.block + c)];
           if (best < 0 || v > value || (std::isnan(v) && !std::isnan(value))) best = cell, value = v;
@@ -47,8 +47,8 @@ std::vector<float> naive_backward(const PoolPlanes& p, float scale, const std::v
   for (std::size_t i = 0; i < dy.size(); ++i) {
     if (mask[i] == kNoGradient) continue;
     const auto at = static_cast<std::int64_t>(i) / p.block, c = static_cast<std::int64_t>(i) % p.block;
-    const std::int64_t row = at / p.pooled_w * p.window.stride - p.window.padding + mask[i] / p.window.kernel,
-                       col = at % p.pooled_w * p.window.stride - p.window.padding + mask[i] % p.window.kernel;
+    const std::int64_t row = at / p.pooled_w * p.window.stride.h - p.window.padding.h + mask[i] / p.window.kernel.h,
+                       col = at % p.pooled_w * p.window.stride.h - p.window.padding.h + mask[i] % p.window.kernel.h;
     dx[static_cast<std::size_t>((row * p.w + col) * p.block + c)] += dy[i] * scale;
   }
   return dx;
@@ -69,11 +69,11 @@ TEST_CASE("a max-pool of a plane finds the first maximum or NaN of each window, 
     for (const Window& window : {Window{2, 2, 0}, Window{2, 2, 1}, Window{3, 2, 1}, Window{3, 1, 1}, Window{2, 1, 0}})
       for (const bool relu : {false, true}) {
         const auto pooled = [&](std::int64_t size) {
-          return (size + 2 * window.padding - window.kernel) / window.stride + 1;
+          return (size + 2 * window.padding.h - window.kernel.h) / window.stride.h + 1;
         };
         const PoolPlanes planes{7, 9, pooled(7), pooled(9), block, window};
-        INFO("block " << block << ", kernel " << window.kernel << ", stride " << window.stride << ", padding "
-                      << window.padding << ", relu " << relu);
+        INFO("block " << block << ", kernel " << window.kernel.h << ", stride " << window.stride.h << ", padding "
+                      << window.padding.h << ", relu " << relu);
         std::vector<float> x(static_cast<std::size_t>(7 * 9 * block));
         for (float& value : x) value = random.below(8) == 0 ? nan : static_cast<float>(random.below(3)) - 1;
         const Pooled expected = naive(planes, relu, x);

@@ -9,7 +9,7 @@
 
 #include "dp/tensor.h"
 #include "kernels/conv/cpu_amx.h"
-#include "kernels/conv/cpu_flipped_data.h"
+#include "kernels/conv/cpu_own.h"
 #include "kernels/conv/cpu_winograd.h"
 #include "kernels/device/cpu/bfloat16.h"
 #include "kernels/device/cpu/dnnl_op.h"
@@ -73,7 +73,8 @@ class Survey {
   template <typename Make, typename Bind>
   void add_dnnl(const Window& window, const Make& make, const Bind& bind) {
     for (const auto algorithm : {dnnl::algorithm::convolution_direct, dnnl::algorithm::convolution_winograd}) try {
-        const auto pd = make(ConvShape{{window.stride, window.stride}, {window.padding, window.padding}, algorithm});
+        const auto pd =
+            make(ConvShape{{window.stride.h, window.stride.h}, {window.padding.h, window.padding.h}, algorithm});
         add(std::string("oneDNN ") + pd.impl_info_str(), bind(pd));
       } catch (const dnnl::error&) {  // oneDNN lacks this algorithm for these shapes
       }
@@ -113,7 +114,7 @@ struct Shapes {
     const Shape images{batch, layer.in, layer.pixels, layer.pixels};
     x.shape = images;
     y.shape = test::window_output(images, layer.out, window);
-    w.shape = {layer.out, layer.in, window.kernel, window.kernel};
+    w.shape = {layer.out, layer.in, window.kernel.h, window.kernel.h};
     x.type = y.type = w.type = type;
     dw.shape = w.shape;
   }
@@ -153,8 +154,8 @@ Survey data(const Shapes& s) {
     op->output(DNNL_ARG_DIFF_SRC, pd.diff_src_desc());
     const TensorDesc y = resolved(s.y, pd.diff_dst_desc()), x = resolved(s.x, pd.diff_src_desc());
     op->tensors_are({y, resolved(s.w, pd.weights_desc()), x});
-    const auto direct = s.forward({{s.window.stride, s.window.stride},
-                                   {s.window.padding, s.window.padding},
+    const auto direct = s.forward({{s.window.stride.h, s.window.stride.h},
+                                   {s.window.padding.h, s.window.padding.h},
                                    dnnl::algorithm::convolution_direct});
     survey.add("ours", make_winograd(Conv2dBackwardData{y, resolved(s.w, direct.weights_desc()), x, s.window}, kRules));
     return op;
@@ -211,7 +212,8 @@ TEST_CASE("the rules choose a convolution that is as fast as any other one") {
           const Candidate &rules = survey.rules(), &best = survey.best();
           std::printf("%s %-7s %2d x %4d -> %4d, %2d pixels, %dx%d/%d:", type == DType::f32 ? "f32 " : "bf16",
                       pass.name, static_cast<int>(batch), static_cast<int>(layer.in), static_cast<int>(layer.out),
-                      static_cast<int>(layer.pixels), layer.window.kernel, layer.window.kernel, layer.window.stride);
+                      static_cast<int>(layer.pixels), layer.window.kernel.h, layer.window.kernel.h,
+                      layer.window.stride.h);
           for (const Candidate& c : survey.all())
             std::printf(" %s%s %.0f", c.name.c_str(), &c == &rules ? (" " + c.op->implementation()).c_str() : "",
                         1e6 * c.seconds);

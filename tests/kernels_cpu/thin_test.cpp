@@ -4,7 +4,7 @@
 
 #include "dp/random.h"
 #include "dp/tensor.h"
-#include "kernels/conv/cpu_thin.h"
+#include "kernels/conv/cpu_own.h"
 #include "kernels/device/cpu/cpu_layout.h"
 #include "support/catch.h"
 #include "support/tensor_errors.h"
@@ -23,7 +23,7 @@ Tensor random_tensor(const Shape& shape, Random& random) {
 
 void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, std::int64_t block, Tag w_tag,
            int threads) {
-  const auto out = [&](std::int64_t in) { return (in + 2 * window.padding - window.kernel) / window.stride + 1; };
+  const auto out = [&](std::int64_t in) { return (in + 2 * window.padding.h - window.kernel.h) / window.stride.h + 1; };
   const Shape ys{xs[0], ws[0], out(xs[2]), out(xs[3])};
   const auto with_tag = [](const Shape& shape, Tag tag) {
     return TensorDesc{shape, DType::f32,
@@ -67,8 +67,8 @@ void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, s
           for (std::int64_t n = 0; n < xs[0]; ++n)
             for (std::int64_t h = 0; h < ys[2]; ++h)
               for (std::int64_t w = 0; w < ys[3]; ++w) {
-                const std::int64_t r = h * window.stride + kh - window.padding,
-                                   c = w * window.stride + kw - window.padding;
+                const std::int64_t r = h * window.stride.h + kh - window.padding.h,
+                                   c = w * window.stride.h + kw - window.padding.h;
                 if (r < 0 || c < 0 || r >= xs[2] || c >= xs[3]) continue;
                 sum += static_cast<double>(image.data<float>()[((n * xs[1] + i) * xs[2] + r) * xs[3] + c]) *
                        gradient.data<float>()[((n * ys[1] + o) * ys[2] + h) * ys[3] + w];
@@ -77,7 +77,8 @@ void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, s
                                      std::abs(sum - plain.data<float>()[((o * ws[1] + i) * ws[2] + kh) * ws[3] + kw]));
         }
   }
-  INFO("x " << to_string(xs) << " w " << to_string(ws) << " stride " << window.stride << " padding " << window.padding);
+  INFO("x " << to_string(xs) << " w " << to_string(ws) << " stride " << window.stride.h << " padding "
+            << window.padding.h);
   CHECK(worst < 1e-4);
 }
 

@@ -28,12 +28,30 @@ struct Init {
 // fan_out, ReLU).
 enum class ConvInit { torch_default, kaiming_normal_fan_out };
 
+// Zeros around an image: so many rows above and below it, and columns left and right.
+struct Padding : HW {
+  using HW::HW;
+  constexpr Padding(const HW& sides) : HW(sides) {}  // NOLINT(google-explicit-constructor)
+  bool same = false;                                 // kSamePadding
+  HW more_behind = 0;  // rows below and columns right beyond those above and left; set in a Model only
+};
+// Keeps the size of the image, at a stride of 1, as PyTorch's padding='same'. If an odd number of rows or columns is
+// needed, the additional one is below or right.
+inline constexpr Padding kSamePadding = [] {
+  Padding padding;
+  padding.same = true;
+  return padding;
+}();
+
 // Layer parameters, with PyTorch's names and defaults.
 struct Conv2d {
   std::int64_t out_channels = 0;
-  int kernel = 3;
-  int stride = 1;
-  int padding = 0;
+  HW kernel = 3;
+  HW stride = 1;
+  Padding padding = 0;
+  HW dilation = 1;  // distance between the cells of the window
+  std::int64_t groups =
+      1;  // channels are split into so many convolutions side by side; the number of channels: depthwise
   bool bias = true;
   ConvInit init = ConvInit::torch_default;
 };
@@ -47,6 +65,7 @@ struct Add {};  // of two tensors of equal shape
 struct Linear {
   std::int64_t out_features = 0;
   bool bias = true;
+  std::optional<Init> init{};  // of the weights, beside a bias of zeros; empty: PyTorch's default
 };
 struct Relu {};
 struct Activation {

@@ -37,6 +37,17 @@ Model resnet34(const ResnetOptions& options = {});
 Model resnet50(const ResnetOptions& options = {});
 Model resnet101(const ResnetOptions& options = {});
 Model resnet152(const ResnetOptions& options = {});
+// resnet50 with other widths inside the bottlenecks: 32 groups of 4 channels (Xie et al. 2017), or twice the width
+// (Zagoruyko and Komodakis 2016).
+Model resnext50_32x4d(const ResnetOptions& options = {});
+Model wide_resnet50_2(const ResnetOptions& options = {});
+
+struct MobilenetOptions {
+  std::int64_t classes = 1000;
+  Shape input{3, 224, 224};
+};
+// Inverted residuals of depthwise convolutions, ReLU6, dropout .2 before the classifier: torchvision's mobilenet_v2.
+Model mobilenet_v2(const MobilenetOptions& options = {});
 
 struct MlpOptions {
   Shape input{1, 28, 28};

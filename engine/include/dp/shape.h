@@ -15,6 +15,18 @@ enum class DType : std::uint8_t { f32, f64, u8, i32, i64, bf16, f16 };
 std::size_t size_of(DType type);    // bytes of one element
 const char* to_string(DType type);  // "float32": names of PyTorch and NumPy
 
+// One number for each direction of an image. A single number counts for both.
+struct HW {
+  int h = 0, w = 0;
+
+  constexpr HW() = default;
+  constexpr HW(int both) : h(both), w(both) {}  // NOLINT(google-explicit-constructor): `.kernel = 3` is what is written
+  constexpr HW(int height, int width) : h(height), w(width) {}
+  friend constexpr bool operator==(const HW&, const HW&) = default;
+};
+
+std::string to_string(const HW& pair);  // "3", or "1x3" (height first) if they differ
+
 // Up to eight non-negative dimensions. Rank 0 is a scalar of one element.
 class Shape {
  public:

@@ -22,6 +22,10 @@ using Dims = memory::dims;
 struct ConvShape {
   Dims strides, padding;
   dnnl::algorithm algorithm = dnnl::algorithm::convolution_direct;
+  Dims gaps{0, 0};         // of a dilated window: cells between two of its cells
+  Dims more_behind{0, 0};  // padding below and right beyond `padding`
+
+  Dims behind() const { return {padding[0] + more_behind[0], padding[1] + more_behind[1]}; }
 };
 
 struct PoolShape {
@@ -57,21 +61,21 @@ inline void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(dnnl::algorith
 inline auto conv_forward(const dnnl::engine& e, const memory::desc& x, const memory::desc& w, const memory::desc& b,
                          const memory::desc& y, const ConvShape& s, const dnnl::primitive_attr& attr) {
   return dnnl::convolution_forward::primitive_desc(e, dnnl::prop_kind::forward_training, s.algorithm, x, w, b, y,
-                                                   s.strides, s.padding, s.padding, attr);
+                                                   s.strides, s.gaps, s.padding, s.behind(), attr);
 }
 inline auto conv_backward_data(const dnnl::engine& e, const memory::desc& dx, const memory::desc& w,
                                const memory::desc& dy, const ConvShape& s,
                                const dnnl::convolution_forward::primitive_desc& hint,
                                const dnnl::primitive_attr& attr) {
-  return dnnl::convolution_backward_data::primitive_desc(e, s.algorithm, dx, w, dy, s.strides, s.padding, s.padding,
-                                                         hint, attr);
+  return dnnl::convolution_backward_data::primitive_desc(e, s.algorithm, dx, w, dy, s.strides, s.gaps, s.padding,
+                                                         s.behind(), hint, attr);
 }
 inline auto conv_backward_weights(const dnnl::engine& e, const memory::desc& x, const memory::desc& dw,
                                   const memory::desc& db, const memory::desc& dy, const ConvShape& s,
                                   const dnnl::convolution_forward::primitive_desc& hint,
                                   const dnnl::primitive_attr& attr) {
-  return dnnl::convolution_backward_weights::primitive_desc(e, s.algorithm, x, dw, db, dy, s.strides, s.padding,
-                                                            s.padding, hint, attr);
+  return dnnl::convolution_backward_weights::primitive_desc(e, s.algorithm, x, dw, db, dy, s.strides, s.gaps, s.padding,
+                                                            s.behind(), hint, attr);
 }
 inline auto linear_forward(const dnnl::engine& e, const memory::desc& x, const memory::desc& w, const memory::desc& b,
                            const memory::desc& y, const dnnl::primitive_attr& attr) {
@@ -125,21 +129,22 @@ inline void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(1.f, dnnl::alg
 inline auto conv_forward(const dnnl::engine& e, const memory::desc& x, const memory::desc& w, const memory::desc& b,
                          const memory::desc& y, const ConvShape& s, const dnnl::primitive_attr& attr) {
   const dnnl::convolution_forward::desc desc(dnnl::prop_kind::forward_training, s.algorithm, x, w, b, y, s.strides,
-                                             s.padding, s.padding);
+                                             s.gaps, s.padding, s.behind());
   return dnnl::convolution_forward::primitive_desc(desc, attr, e);
 }
 inline auto conv_backward_data(const dnnl::engine& e, const memory::desc& dx, const memory::desc& w,
                                const memory::desc& dy, const ConvShape& s,
                                const dnnl::convolution_forward::primitive_desc& hint,
                                const dnnl::primitive_attr& attr) {
-  const dnnl::convolution_backward_data::desc desc(s.algorithm, dx, w, dy, s.strides, s.padding, s.padding);
+  const dnnl::convolution_backward_data::desc desc(s.algorithm, dx, w, dy, s.strides, s.gaps, s.padding, s.behind());
   return dnnl::convolution_backward_data::primitive_desc(desc, attr, e, hint);
 }
 inline auto conv_backward_weights(const dnnl::engine& e, const memory::desc& x, const memory::desc& dw,
                                   const memory::desc& db, const memory::desc& dy, const ConvShape& s,
                                   const dnnl::convolution_forward::primitive_desc& hint,
                                   const dnnl::primitive_attr& attr) {
-  const dnnl::convolution_backward_weights::desc desc(s.algorithm, x, dw, db, dy, s.strides, s.padding, s.padding);
+  const dnnl::convolution_backward_weights::desc desc(s.algorithm, x, dw, db, dy, s.strides, s.gaps, s.padding,
+                                                      s.behind());
   return dnnl::convolution_backward_weights::primitive_desc(desc, attr, e, hint);
 }
 inline auto linear_forward(const dnnl::engine& e, const memory::desc& x, const memory::desc& w, const memory::desc& b,

@@ -3,6 +3,7 @@ set(dp_cuda_kernels)
 foreach(name
     comm/p2p/peer_pattern
     comm/p2p/tree_sum
+    conv/cuda_direct
     conv/cuda_gemm_conv
     conv/cuda_mma
     conv/cuda_mma_norm_data

@@ -37,7 +37,7 @@ struct Descs {
 
   Descs(const Case& c, DType type)
       : x(last(c.x, type)),
-        w(last({c.out, c.x[1], c.window.kernel, c.window.kernel}, type)),
+        w(last({c.out, c.x[1], c.window.kernel.h, c.window.kernel.h}, type)),
         y(last(window_output(c.x, c.out, c.window), type)),
         dw(last(w.shape, DType::f32)),
         window(c.window) {}
@@ -167,7 +167,7 @@ TEST_CASE("cudnn: fused candidates of every form and both 16-bit types agree wit
   for (const DType type : kLow)
     for (const Case& c : kCases)
       for (const OpDesc& desc : Descs(c, type).all()) {
-        INFO(name_of(desc) << " " << to_string(type) << " x " << to_string(c.x) << " stride " << c.window.stride);
+        INFO(name_of(desc) << " " << to_string(type) << " x " << to_string(c.x) << " stride " << c.window.stride.h);
         Arguments arguments(rig, desc);
         const auto baseline = in_order(desc);
         const std::vector<HostTensor> expected = arguments.results(*baseline);

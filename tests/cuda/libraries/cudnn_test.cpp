@@ -40,7 +40,7 @@ struct Directions {
   Conv2dBackwardWeights weights;
 
   Directions(const Case& c, DType type) {
-    const Shape w{c.out, c.x[1], c.window.kernel, c.window.kernel}, y = window_output(c.x, c.out, c.window);
+    const Shape w{c.out, c.x[1], c.window.kernel.h, c.window.kernel.h}, y = window_output(c.x, c.out, c.window);
     const TensorDesc x = c.plain_x ? TensorDesc{c.x, type, plain(c.x, type)} : last(c.x, type);
     forward = {x, last(w, type), last(y, type), c.window, c.bias, c.relu};
     data = {last(y, type), last(w, type), x, c.window};
@@ -52,7 +52,7 @@ Conv2dForward small_forward(DType type = DType::f32) { return Directions({{2, 8,
 
 // `wide`: whether engines write float32 weight gradients from 16 bits.
 void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected_candidates, bool wide = true) {
-  INFO("x " << to_string(c.x) << " out " << c.out << " stride " << c.window.stride << " " << to_string(type));
+  INFO("x " << to_string(c.x) << " out " << c.out << " stride " << c.window.stride.h << " " << to_string(type));
   Random random(7, RandomUse::synthetic);
   const Directions d(c, type);
   const HostTensor x = rounded(random_tensor(c.x, random), type),

@@ -23,8 +23,8 @@ namespace {
 TensorDesc rows(const Shape& shape, DType type = DType::f32) { return {shape, type, plain(shape, type)}; }
 
 std::vector<OpDesc> convolution(const Shape& x_shape, std::int64_t out, const Window& window, bool fused, DType type) {
-  const std::int64_t edge = (x_shape[2] + 2 * window.padding - window.kernel) / window.stride + 1;
-  const Shape weights{out, x_shape[1], window.kernel, window.kernel};
+  const std::int64_t edge = (x_shape[2] + 2 * window.padding.h - window.kernel.h) / window.stride.h + 1;
+  const Shape weights{out, x_shape[1], window.kernel.h, window.kernel.h};
   const TensorDesc x = last(x_shape, type), w = last(weights, type), y = last({x_shape[0], out, edge, edge}, type);
   return {Conv2dForward{x, w, y, window, fused, fused}, Conv2dBackwardData{y, w, x, window},
           Conv2dBackwardWeights{x, y, last(weights), window, fused}};
@@ -39,8 +39,8 @@ std::vector<OpDesc> linear(std::int64_t batch, std::int64_t features, std::int64
 
 // Every fused form of a convolution and a batch normalisation.
 std::vector<OpDesc> beside_norm(const Shape& x_shape, std::int64_t out, const Window& window, DType type) {
-  const std::int64_t edge = (x_shape[2] + 2 * window.padding - window.kernel) / window.stride + 1;
-  const Shape weights{out, x_shape[1], window.kernel, window.kernel};
+  const std::int64_t edge = (x_shape[2] + 2 * window.padding.h - window.kernel.h) / window.stride.h + 1;
+  const Shape weights{out, x_shape[1], window.kernel.h, window.kernel.h};
   const TensorDesc x = last(x_shape, type), w = last(weights, type), y = last({x_shape[0], out, edge, edge}, type);
   std::vector<OpDesc> descs{
       NormConv2dForward{x, w, y, window, false, true}, NormConv2dForward{x, w, y, window, true, false},

@@ -39,8 +39,10 @@ struct Layer {
 };
 Layer layer(DType type, std::int64_t batch, std::int64_t in, std::int64_t out, std::int64_t height, std::int64_t width,
             Window window) {
-  const auto side = [&](std::int64_t size) { return (size + 2 * window.padding - window.kernel) / window.stride + 1; };
-  return {last({batch, in, height, width}, type), last({out, in, window.kernel, window.kernel}, type),
+  const auto side = [&](std::int64_t size) {
+    return (size + 2 * window.padding.h - window.kernel.h) / window.stride.h + 1;
+  };
+  return {last({batch, in, height, width}, type), last({out, in, window.kernel.h, window.kernel.h}, type),
           last({batch, out, side(height), side(width)}, type), window};
 }
 

@@ -23,11 +23,13 @@ struct Layer {
 
 Layer layer(std::int64_t batch, std::int64_t in, std::int64_t out, std::int64_t height, std::int64_t width,
             Window window, bool row_major = false) {
-  const auto side = [&](std::int64_t size) { return (size + 2 * window.padding - window.kernel) / window.stride + 1; };
+  const auto side = [&](std::int64_t size) {
+    return (size + 2 * window.padding.h - window.kernel.h) / window.stride.h + 1;
+  };
   const auto desc = [&](const Shape& shape) {
     return TensorDesc{shape, DType::f32, row_major ? plain(shape, DType::f32) : channels_last(shape, DType::f32)};
   };
-  return {desc({batch, in, height, width}), desc({out, in, window.kernel, window.kernel}),
+  return {desc({batch, in, height, width}), desc({out, in, window.kernel.h, window.kernel.h}),
           desc({batch, out, side(height), side(width)}), window};
 }
 
@@ -80,11 +82,11 @@ std::vector<float> forward(const Layer& l, const Tensors& t, int splits) {
       for (std::int64_t i = 0; i < ys[2]; ++i)
         for (std::int64_t j = 0; j < ys[3]; ++j) {
           Sum sum;
-          for (int row = 0; row < l.window.kernel; ++row)
-            for (int col = 0; col < l.window.kernel; ++col)
+          for (int row = 0; row < l.window.kernel.h; ++row)
+            for (int col = 0; col < l.window.kernel.h; ++col)
               for (std::int64_t c = 0; c < xs[1]; ++c) {
-                const std::int64_t h = i * l.window.stride - l.window.padding + row;
-                const std::int64_t w = j * l.window.stride - l.window.padding + col;
+                const std::int64_t h = i * l.window.stride.h - l.window.padding.h + row;
+                const std::int64_t w = j * l.window.stride.h - l.window.padding.h + col;
                 const bool inside = h >= 0 && h < xs[2] && w >= 0 && w < xs[3];
                 sum.add(inside ? t.x[place(l.x, n, c, h, w)] : 0.f, t.w[place(l.w, o, c, row, col)]);
               }
@@ -96,15 +98,15 @@ std::vector<float> forward(const Layer& l, const Tensors& t, int splits) {
 std::vector<float> data(const Layer& l, const Tensors& t, int splits) {
   std::vector<float> dx(t.x.size());
   const Shape &xs = l.x.shape, &ys = l.y.shape;
-  const int stride = l.window.stride;
+  const int stride = l.window.stride.h;
   for (std::int64_t n = 0; n < xs[0]; ++n)
     for (std::int64_t c = 0; c < xs[1]; ++c)
       for (std::int64_t h = 0; h < xs[2]; ++h)
         for (std::int64_t w = 0; w < xs[3]; ++w) {
           Sum sum;
-          for (int row = 0; row < l.window.kernel; ++row)
-            for (int col = 0; col < l.window.kernel; ++col) {
-              const std::int64_t down = h + l.window.padding - row, across = w + l.window.padding - col;
+          for (int row = 0; row < l.window.kernel.h; ++row)
+            for (int col = 0; col < l.window.kernel.h; ++col) {
+              const std::int64_t down = h + l.window.padding.h - row, across = w + l.window.padding.h - col;
               if (down % stride != 0 || across % stride != 0) continue;
               const std::int64_t i = down / stride, j = across / stride;
               const bool inside = i >= 0 && i < ys[2] && j >= 0 && j < ys[3];
@@ -121,14 +123,14 @@ std::vector<float> weights(const Layer& l, const Tensors& t, int splits) {
   const Shape &xs = l.x.shape, &ys = l.y.shape;
   for (std::int64_t o = 0; o < ys[1]; ++o)
     for (std::int64_t c = 0; c < xs[1]; ++c)
-      for (int row = 0; row < l.window.kernel; ++row)
-        for (int col = 0; col < l.window.kernel; ++col) {
+      for (int row = 0; row < l.window.kernel.h; ++row)
+        for (int col = 0; col < l.window.kernel.h; ++col) {
           Sum sum;
           for (std::int64_t n = 0; n < ys[0]; ++n)
             for (std::int64_t i = 0; i < ys[2]; ++i)
               for (std::int64_t j = 0; j < ys[3]; ++j) {
-                const std::int64_t h = i * l.window.stride - l.window.padding + row;
-                const std::int64_t w = j * l.window.stride - l.window.padding + col;
+                const std::int64_t h = i * l.window.stride.h - l.window.padding.h + row;
+                const std::int64_t w = j * l.window.stride.h - l.window.padding.h + col;
                 const bool inside = h >= 0 && h < xs[2] && w >= 0 && w < xs[3];
                 sum.add(inside ? t.x[place(l.x, n, c, h, w)] : 0.f, t.dy[place(l.y, n, o, i, j)]);
               }

@@ -33,8 +33,10 @@ struct Layer {
 
 Layer layer(DType type, std::int64_t batch, std::int64_t in, std::int64_t out, std::int64_t height, std::int64_t width,
             Window window) {
-  const auto side = [&](std::int64_t size) { return (size + 2 * window.padding - window.kernel) / window.stride + 1; };
-  return {last({batch, in, height, width}, type), last({out, in, window.kernel, window.kernel}, type),
+  const auto side = [&](std::int64_t size) {
+    return (size + 2 * window.padding.h - window.kernel.h) / window.stride.h + 1;
+  };
+  return {last({batch, in, height, width}, type), last({out, in, window.kernel.h, window.kernel.h}, type),
           last({batch, out, side(height), side(width)}, type), window};
 }
 
@@ -99,10 +101,10 @@ Expected expected(const Layer& l, const Tensors& t) {
         for (std::int64_t o = 0; o < ys[1]; ++o) {
           const std::size_t at_y = place(ys, n, o, i, j);
           if (l.bias) e.y.add(at_y, static_cast<double>(t.bias[static_cast<std::size_t>(o)]), 1);
-          for (int row = 0; row < l.window.kernel; ++row)
-            for (int col = 0; col < l.window.kernel; ++col) {
-              const std::int64_t h = i * l.window.stride - l.window.padding + row;
-              const std::int64_t v = j * l.window.stride - l.window.padding + col;
+          for (int row = 0; row < l.window.kernel.h; ++row)
+            for (int col = 0; col < l.window.kernel.h; ++col) {
+              const std::int64_t h = i * l.window.stride.h - l.window.padding.h + row;
+              const std::int64_t v = j * l.window.stride.h - l.window.padding.h + col;
               if (h < 0 || h >= xs[2] || v < 0 || v >= xs[3]) continue;
               const std::size_t at_x = place(xs, n, 0, h, v), at_w = place(ws, o, 0, row, col);
               for (std::size_t c = 0; c < static_cast<std::size_t>(xs[1]); ++c) {
@@ -202,7 +204,7 @@ void check(const Layer& l, const std::vector<MmaTileKind>& tiles, const std::vec
           [&] { return run<std::uint16_t>(*forward, t.x, t.w, l.bias ? &t.bias : &no_bias, t.dy.size()); });
       check_close("y", values(low, y), e.y, low.half_unit());
     }
-    if (l.window.stride <= 2 && stays(l.y)) {
+    if (l.window.stride.h <= 2 && stays(l.y)) {
       const auto data = make_mma(l.data(), {tile, 1});
       const auto dx = turns.same_in_all([&] { return run<std::uint16_t>(*data, t.dy, t.w, nullptr, t.x.size()); });
       check_close("dx", values(low, dx), e.dx, low.half_unit());

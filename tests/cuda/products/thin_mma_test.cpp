@@ -27,8 +27,10 @@ struct Layer {
 
 Layer layer(DType type, std::int64_t batch, std::int64_t in, std::int64_t out, std::int64_t height, std::int64_t width,
             Window window) {
-  const auto side = [&](std::int64_t size) { return (size + 2 * window.padding - window.kernel) / window.stride + 1; };
-  return {last({batch, in, height, width}, type), last({out, in, window.kernel, window.kernel}, type),
+  const auto side = [&](std::int64_t size) {
+    return (size + 2 * window.padding.h - window.kernel.h) / window.stride.h + 1;
+  };
+  return {last({batch, in, height, width}, type), last({out, in, window.kernel.h, window.kernel.h}, type),
           last({batch, out, side(height), side(width)}, type), window};
 }
 
@@ -61,10 +63,10 @@ void for_products(const Layer& l, const Product& product) {
   for (std::int64_t n = 0; n < ys[0]; ++n)
     for (std::int64_t i = 0; i < ys[2]; ++i)
       for (std::int64_t j = 0; j < ys[3]; ++j)
-        for (int row = 0; row < l.window.kernel; ++row)
-          for (int col = 0; col < l.window.kernel; ++col) {
-            const std::int64_t h = i * l.window.stride - l.window.padding + row;
-            const std::int64_t v = j * l.window.stride - l.window.padding + col;
+        for (int row = 0; row < l.window.kernel.h; ++row)
+          for (int col = 0; col < l.window.kernel.h; ++col) {
+            const std::int64_t h = i * l.window.stride.h - l.window.padding.h + row;
+            const std::int64_t v = j * l.window.stride.h - l.window.padding.h + col;
             if (h < 0 || h >= xs[2] || v < 0 || v >= xs[3]) continue;
             for (std::int64_t c = 0; c < xs[1]; ++c)
               for (std::int64_t o = 0; o < ys[1]; ++o)

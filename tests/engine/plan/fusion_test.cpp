@@ -13,7 +13,8 @@ using namespace dp::engine;
 namespace {
 
 std::string text_of(const kernels::Window& window) {
-  return std::to_string(window.kernel) + "," + std::to_string(window.stride) + "," + std::to_string(window.padding);
+  return std::to_string(window.kernel.h) + "," + std::to_string(window.stride.h) + "," +
+         std::to_string(window.padding.h);
 }
 
 // "conv1+relu: conv -1, (2, 8, 8) to (3, 4, 4), relu, window 3,2,1, weight 0, bias 1, layer 1"

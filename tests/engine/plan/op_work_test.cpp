@@ -62,14 +62,28 @@ TEST_CASE("op work: kernel, stride and padding of a convolution are those of its
       const OpWork work = work_of(step);
       if (!work.convolution.empty()) found[work.label][work.kind] = work.convolution;
     }
-  using Numbers = std::vector<std::int64_t>;  // N,C,H,W,O,kernel,stride,padding
+  using Numbers = std::vector<std::int64_t>;  // as in OpWork::convolution
   for (const char* kind : {"conv2d_forward", "conv2d_backward_data", "conv2d_backward_weights"}) {
     INFO(kind);
-    CHECK(found["layer2.0.conv1"][kind] == Numbers{4, 64, 32, 32, 128, 3, 2, 1});
-    CHECK(found["layer2.0.downsample.0"][kind] == Numbers{4, 64, 32, 32, 128, 1, 2, 0});
-    CHECK(found["layer4.1.conv2"][kind] == Numbers{4, 512, 4, 4, 512, 3, 1, 1});
+    CHECK(found["layer2.0.conv1"][kind] == Numbers{4, 64, 32, 32, 128, 3, 3, 2, 2, 1, 1, 1, 1, 1});
+    CHECK(found["layer2.0.downsample.0"][kind] == Numbers{4, 64, 32, 32, 128, 1, 1, 2, 2, 0, 0, 1, 1, 1});
+    CHECK(found["layer4.1.conv2"][kind] == Numbers{4, 512, 4, 4, 512, 3, 3, 1, 1, 1, 1, 1, 1, 1});
   }
-  CHECK(found["fc"]["linear_forward"] == Numbers{4, 512, 1, 1, 10, 1, 1, 0});
+  CHECK(found["fc"]["linear_forward"] == Numbers{4, 512, 1, 1, 10, 1, 1, 1, 1, 0, 0, 1, 1, 1});
+}
+
+TEST_CASE("op work: a depthwise convolution multiplies with the weights of one channel for each result") {
+  ModelBuilder m("net", {6, 9, 12});
+  const auto x = m.conv2d("c", m.input(), {.out_channels = 12, .kernel = {3, 5}, .dilation = {2, 1}, .groups = 6});
+  const Planned planned(m.build(m.linear("fc", m.flatten(x), {.out_features = 2})));
+  for (const PlanStep& step : planned.plan().forward()) {
+    const OpWork work = work_of(step);
+    if (work.label != "c" || work.convolution.empty()) continue;
+    CHECK(work.flops == 2.0 * 4 * 12 * 5 * 8 * 15);
+    CHECK(work.convolution == std::vector<std::int64_t>{4, 6, 9, 12, 12, 3, 5, 1, 1, 0, 0, 2, 1, 6});
+    return;
+  }
+  FAIL("no convolution");
 }
 
 TEST_CASE("op work: a product counts a multiplication and an addition per weight and output cell") {
@@ -85,7 +99,7 @@ TEST_CASE("op work: a product counts a multiplication and an addition per weight
     const double cells = 2.0 * 4 * static_cast<double>(layer.output.numel());
     const auto input = [&] { return model.layers()[static_cast<std::size_t>(layer.inputs.front())].output; };
     if (const auto* conv = std::get_if<Conv2d>(&layer.kind))
-      expected.push_back(cells * static_cast<double>(input()[0]) * conv->kernel * conv->kernel);
+      expected.push_back(cells * static_cast<double>(input()[0]) * conv->kernel.h * conv->kernel.w);
     if (std::holds_alternative<Linear>(layer.kind)) expected.push_back(cells * static_cast<double>(input().numel()));
   }
   const double all = std::accumulate(expected.begin(), expected.end(), 0.0);

@@ -137,15 +137,31 @@ class GraphWriter {
     put(chance(0.5f) ? m_.add(x.node, other.node) : m_.add(other.node, x.node), x.shape);
   }
 
+  // In groups, dilated, and with a window that is not square.
+  void append_uneven_conv(const Place& x) {
+    const std::int64_t channels = x.shape[0];
+    put(m_.conv2d(name("conv"), x.node,
+                  {.out_channels = channels,
+                   .kernel = {one_of<int>({1, 2, 3}), one_of<int>({1, 3})},
+                   .padding = kSamePadding,
+                   .dilation = {one_of<int>({1, 2}), one_of<int>({1, 2})},
+                   .groups = chance(0.7f) ? channels : 1,
+                   .bias = chance(0.5f)}),
+        x.shape);
+    if (chance(0.3f)) append_norm(read_newest());
+    if (chance(0.3f)) append_relu(read_newest());
+  }
+
   void append_conv(const Place& x) {
+    if (chance(0.2f)) return append_uneven_conv(x);
     Conv2d conv{.out_channels = chance(0.6f) ? x.shape[0] : one_of<std::int64_t>({1, 2, 4}),
                 .kernel = one_of<int>({1, 3, 3, 2}),
                 .stride = chance(0.8f) ? 1 : 2,
                 .bias = chance(0.5f)};
-    conv.padding = chance(0.8f) ? conv.kernel / 2 : 0;
-    if (!fits(x.shape, conv.kernel, conv.padding)) conv.kernel = 1, conv.padding = 0;
+    conv.padding = chance(0.8f) ? conv.kernel.h / 2 : 0;
+    if (!fits(x.shape, conv.kernel.h, conv.padding.h)) conv.kernel = 1, conv.padding = 0;
     const auto node = m_.conv2d(name("conv"), x.node, conv);
-    const Shape shape = window_output(x.shape, conv.out_channels, conv.kernel, conv.stride, conv.padding);
+    const Shape shape = window_output(x.shape, conv.out_channels, conv.kernel.h, conv.stride.h, conv.padding.h);
     put(node, shape);
     if (!chance(0.5f)) return;
     append_relu(read_newest());

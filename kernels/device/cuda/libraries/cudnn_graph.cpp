@@ -50,15 +50,17 @@ std::vector<CudnnDescriptor> CudnnDescriptor::descriptors(CudnnAttribute name, C
 namespace {
 
 void fill(CudnnDescriptor& convolution, const Window& window) {
-  const std::array<std::int64_t, 2> ones{1, 1}, strides{window.stride, window.stride},
-      paddings{window.padding, window.padding};
+  using Pair = std::array<std::int64_t, 2>;
+  const Pair strides{window.stride.h, window.stride.w}, dilations{window.dilation.h, window.dilation.w},
+      before{window.padding.h, window.padding.w},
+      behind{before[0] + window.more_behind.h, before[1] + window.more_behind.w};
   convolution.set(CudnnAttribute::convolution_compute_type, CudnnType::f32);
   convolution.set(CudnnAttribute::convolution_mode, CudnnConvolutionMode::cross_correlation);
   convolution.set(CudnnAttribute::convolution_spatial_dims, std::int64_t{2});
-  convolution.set<std::int64_t>(CudnnAttribute::convolution_dilations, std::span<const std::int64_t>(ones));
+  convolution.set<std::int64_t>(CudnnAttribute::convolution_dilations, std::span<const std::int64_t>(dilations));
   convolution.set<std::int64_t>(CudnnAttribute::convolution_strides, std::span<const std::int64_t>(strides));
-  convolution.set<std::int64_t>(CudnnAttribute::convolution_pre_paddings, std::span<const std::int64_t>(paddings));
-  convolution.set<std::int64_t>(CudnnAttribute::convolution_post_paddings, std::span<const std::int64_t>(paddings));
+  convolution.set<std::int64_t>(CudnnAttribute::convolution_pre_paddings, std::span<const std::int64_t>(before));
+  convolution.set<std::int64_t>(CudnnAttribute::convolution_post_paddings, std::span<const std::int64_t>(behind));
   convolution.finalize();
 }
 
