@@ -38,7 +38,7 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
       if (name == table_->entries()[i].name)
         replica_->arenas.import_entry(static_cast<int>(i), tensor, replica_->arenas.values());
   momenta_ = replica_->device.allocate(table_->bytes(), &MemoryUse::optimizer);
-  kernels::OptimizerUpdate update{table_->size(), kernels::UpdateRule::sgd};
+  kernels::OptimizerUpdate update{table_->size(), kernels::kind_of(Sgd{.momentum = 0.9f})};
   if (replica_->arenas.mixed()) {
     kernels::Context& own = replica_->context();
     update.copy = own.activation_type();
@@ -57,7 +57,7 @@ BareLoop::BareLoop(const Model& model, const std::vector<std::pair<std::string, 
 void BareLoop::upload(const Batch& batch, const Sgd& sgd) {
   inputs_.loss_scale = 1.0f / static_cast<float>(batch.size());
   inputs_.update.groups[0] = {sgd.lr, sgd.weight_decay};
-  inputs_.update.constants.sgd = {sgd.momentum, sgd.nesterov};
+  inputs_.update.options = RuleOptions::of(sgd);
   replica_->arenas.upload_step_inputs(inputs_);
   ++inputs_.step;
 
@@ -77,7 +77,7 @@ void BareLoop::update() {
       *update_, replica_->compute(),
       {.weights = replica_->arenas.values(),
        .gradients = replica_->arenas.gradients(),
-       .first_state = momenta_->data(),
+       .state = momenta_->data(),
        .inputs = replica_->arenas.step_inputs(),
        .results = replica_->arenas.step_results(),
        .copy = replica_->arenas.mixed() ? replica_->arenas.low_value(0) : nullptr});

@@ -17,43 +17,47 @@ namespace dp {
 namespace engine {
 namespace {
 
-using kernels::UpdateConstants;
-using kernels::UpdateRule;
+using kernels::kOptimizerNames;
+using kernels::kOptimizerSlots;
 
-UpdateKind kind(const Sgd& sgd) { return {UpdateRule::sgd, sgd.momentum != 0}; }
-
-UpdateKind kind(const AdamW&) { return {UpdateRule::adamw, true}; }
-
-UpdateConstants constants(const Sgd& sgd) { return {.sgd = {sgd.momentum, sgd.nesterov}}; }
-UpdateConstants constants(const AdamW& adamw) { return {.adamw = {adamw.beta1, adamw.beta2, adamw.eps}}; }
+template <typename... Own>
+std::vector<Optimizer> all_of(const std::variant<Own...>*) {
+  return {Own{}...};
+}
 
 }  // namespace
 
-UpdateKind kind_of(const Optimizer& optimizer) {
-  return std::visit([](const auto& own) { return kind(own); }, optimizer);
-}
+std::vector<Optimizer> every_optimizer() { return all_of(static_cast<const Optimizer*>(nullptr)); }
 
-UpdateConstants constants_of(const Optimizer& optimizer) {
-  return std::visit([](const auto& own) { return constants(own); }, optimizer);
-}
-
-std::vector<std::string_view> slot_names(UpdateRule rule) {
-  switch (rule) {
-    case UpdateRule::sgd: return {"momentum_buffer"};
-    case UpdateRule::adamw: return {"exp_avg", "exp_avg_sq"};
+UpdateKind kind_of(const OptimizerState& state) {
+  const auto at = std::ranges::find(kOptimizerNames, std::string_view(state.optimizer));
+  if (at == kOptimizerNames.end())
+    throw Error(ErrorCode::data, fmt::format("there is no optimizer '{}'", state.optimizer));
+  const auto place = static_cast<std::size_t>(at - kOptimizerNames.begin());
+  unsigned used = 0, bit = 1;
+  for (const OptimizerSlot& slot : kOptimizerSlots[place]) {
+    const auto is_named = [&](const auto& one) { return one.first.starts_with(std::string(slot.name) + "."); };
+    if (!slot.optional || std::ranges::any_of(state.tensors, is_named)) used |= bit;
+    bit <<= 1;
   }
-  return {};
+  return {static_cast<std::uint8_t>(place), static_cast<std::uint8_t>(used)};
 }
 
-UpdateRule rule_named(std::string_view name) {
-  for (const UpdateRule rule : {UpdateRule::sgd, UpdateRule::adamw})
-    if (name == kernels::name_of(rule)) return rule;
-  throw Error(ErrorCode::data, fmt::format("there is no optimizer '{}'", name));
+std::vector<std::string_view> slot_names(const UpdateKind& kind) {
+  std::vector<std::string_view> names;
+  unsigned bit = 1;
+  for (const OptimizerSlot& slot : kOptimizerSlots[kind.optimizer]) {
+    if (kind.slots & bit) names.emplace_back(slot.name);
+    bit <<= 1;
+  }
+  return names;
 }
 
 }  // namespace engine
 
-std::string_view name_of(const Optimizer& optimizer) { return kernels::name_of(engine::kind_of(optimizer).rule); }
+std::string_view name_of(const Optimizer& optimizer) {
+  return std::visit([](const auto& own) { return own.kName; }, optimizer);
+}
 
 float& learning_rate(Optimizer& optimizer) {
   return std::visit([](auto& own) -> float& { return own.lr; }, optimizer);
@@ -70,66 +74,126 @@ namespace {
 const Accepts kRate = accepts::number(0, 1e6), kMomentum = accepts::below(0, 1), kBeta = accepts::below(0, 1),
               kEps = accepts::positive(1);
 
-// A member of one kind of optimizer.
-template <typename Kind, typename T>
-auto member(T Kind::*field) {
-  return [field](auto& optimizer) {
-    auto* const own = std::get_if<Kind>(&optimizer);
-    return own ? &(own->*field) : nullptr;
-  };
+using Row = OptionTable<Optimizer>::Row;
+
+std::string joined(const std::vector<std::string>& names, const char* before_last) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? before_last : ", ") + names[i];
+  return text;
+}
+
+std::vector<std::string> optimizer_names() {
+  return {kernels::kOptimizerNames.begin(), kernels::kOptimizerNames.end()};
+}
+
+// The names of the optimizers whose weight decay is an L2 penalty.
+std::vector<std::string> with_penalty() {
+  std::vector<std::string> names;
+  for (const Optimizer& each : every_optimizer())
+    std::visit(
+        [&](const auto& own) {
+          if (!own.kDecoupledDecay) names.emplace_back(own.kName);
+        },
+        each);
+  return names;
 }
 
 void choose(Optimizer& optimizer, const std::string& name) {
-  for (const Optimizer& other : {Optimizer(Sgd{}), Optimizer(AdamW{})})
+  for (const Optimizer& other : every_optimizer())
     if (name == name_of(other) && other.index() != optimizer.index()) optimizer = other;
 }
 
+// Where an optimizer has the member that `member` returns a reference to; null: it has none.
+template <typename T, typename Member>
+auto where(Member member) {
+  return [member](auto& optimizer) {
+    using Place = std::conditional_t<std::is_const_v<std::remove_reference_t<decltype(optimizer)>>, const T, T>*;
+    return std::visit(
+        [&](auto& own) -> Place {
+          if constexpr (requires { member(own); })
+            return &member(own);
+          else
+            return nullptr;
+        },
+        optimizer);
+  };
+}
+
+// Adds to a row which optimizers have the option, and its default in each. SGD's are those of the model's recipe.
+void describe(Row& row) {
+  std::vector<std::string> names;
+  std::vector<std::pair<std::string, std::vector<std::string>>> defaults;  // each default, and who has it
+  for (const Optimizer& each : every_optimizer()) {
+    const OptionValue value = row.get(each);
+    if (std::holds_alternative<std::monostate>(value)) continue;
+    names.emplace_back(name_of(each));
+    const std::string text = std::holds_alternative<Sgd>(each) ? "by model" : to_text(value);
+    const auto same = std::ranges::find(defaults, text, &decltype(defaults)::value_type::first);
+    if (same == defaults.end())
+      defaults.emplace_back(text, std::vector{names.back()});
+    else
+      same->second.push_back(names.back());
+  }
+  if (names.size() < std::variant_size_v<Optimizer>) {
+    row.help = joined(names, ", ") + ": " + row.help;
+    row.needs("--optimizer " + joined(names, " or "), "optimizer");
+  } else {
+    row.goes_with("optimizer");
+  }
+  std::string shown;
+  for (const auto& [text, who] : defaults)
+    shown += (shown.empty() ? "" : "; ") + (defaults.size() > 1 ? joined(who, ", ") + ": " : "") + text;
+  if (shown != "off") row.shown(shown);  // a flag that is off has no text
+}
+
 OptionTable<Optimizer> make_optimizer_options() {
-  const std::string sgd = "--optimizer sgd", adamw = "--optimizer adamw", choice = "optimizer";
   OptionTable<Optimizer> table;
   table.group("Training");
   table.add(
-      "optimizer,--opt", accepts::one_of({"sgd", "adamw"}), "sgd or adamw",
+      "optimizer,--opt", accepts::one_of(optimizer_names()), joined(optimizer_names(), " or "),
       [](const Optimizer& optimizer) { return std::string(name_of(optimizer)); },
       [](Optimizer& optimizer, const OptionValue& name) {
         choose(optimizer, std::get<std::string>(name));
         return true;
       });
-  table
-      .add(
-          "lr,--learning-rate", kRate,
-          [](auto& optimizer) { return std::visit([](auto& own) { return &own.lr; }, optimizer); }, "learning rate")
-      .goes_with(choice)
-      .shown("sgd: by model; adamw: " + to_text(OptionValue{option_fields::shortest(AdamW{}.lr)}));
-  table.add("momentum", kMomentum, member(&Sgd::momentum), "sgd: momentum").needs(sgd, choice).shown("by model");
-  table.add("nesterov,!--no-nesterov", accepts::flag(), member(&Sgd::nesterov), "sgd: Nesterov momentum")
-      .needs(sgd, choice)
-      .shown("by model");
-  table
-      .add(
-          "opt-betas", accepts::two(kBeta), "adamw: decay of the averages of the gradient and of its square",
-          [](const Optimizer& optimizer) {
-            const auto* const own = std::get_if<AdamW>(&optimizer);
-            return own ? OptionValue{std::vector{own->beta1, own->beta2}} : OptionValue{};
-          },
-          [](Optimizer& optimizer, const OptionValue& betas) {
-            auto* const own = std::get_if<AdamW>(&optimizer);
-            if (own) own->beta1 = std::get<std::vector<double>>(betas)[0];
-            if (own) own->beta2 = std::get<std::vector<double>>(betas)[1];
-            return own != nullptr;
-          })
-      .needs(adamw, choice)
-      .shown(to_text(OptionValue{std::vector{AdamW{}.beta1, AdamW{}.beta2}}));
-  table.add("opt-eps", kEps, member(&AdamW::eps), "adamw: added to the denominator")
-      .needs(adamw, choice)
-      .shown(to_text(OptionValue{option_fields::shortest(AdamW{}.eps)}));
-  table
-      .add(
-          "weight-decay,--wd", kRate,
-          [](auto& optimizer) { return std::visit([](auto& own) { return &own.weight_decay; }, optimizer); },
-          "weight decay; an L2 penalty with sgd")
-      .goes_with(choice)
-      .shown("sgd: by model; adamw: " + to_text(OptionValue{option_fields::shortest(AdamW{}.weight_decay)}));
+  const auto add = [&](const char* name, const Accepts& accepts, auto place, const std::string& help) {
+    describe(table.add(name, accepts, place, help));
+  };
+  add("lr,--learning-rate", kRate, where<float>([](auto& own) -> auto& { return own.lr; }), "learning rate");
+  add("momentum", kMomentum, where<float>([](auto& own) -> decltype((own.momentum)) { return own.momentum; }),
+      "momentum");
+  add("nesterov,!--no-nesterov", accepts::flag(),
+      where<bool>([](auto& own) -> decltype((own.nesterov)) { return own.nesterov; }), "Nesterov momentum");
+  describe(table.add(
+      "opt-betas", accepts::two(kBeta), "beta1 and beta2, the weights of the past in its averages",
+      [](const Optimizer& optimizer) {
+        return std::visit(
+            [](const auto& own) {
+              if constexpr (requires { own.beta1; })
+                return OptionValue{std::vector{own.beta1, own.beta2}};
+              else
+                return OptionValue{};
+            },
+            optimizer);
+      },
+      [](Optimizer& optimizer, const OptionValue& betas) {
+        return std::visit(
+            [&](auto& own) {
+              if constexpr (requires { own.beta1; }) {
+                own.beta1 = std::get<std::vector<double>>(betas)[0];
+                own.beta2 = std::get<std::vector<double>>(betas)[1];
+                return true;
+              } else {
+                return false;
+              }
+            },
+            optimizer);
+      }));
+  add("opt-eps", kEps, where<float>([](auto& own) -> decltype((own.eps)) { return own.eps; }),
+      "added to the denominator");
+  add("weight-decay,--wd", kRate, where<float>([](auto& own) -> auto& { return own.weight_decay; }),
+      "weight decay; an L2 penalty with " + joined(with_penalty(), " and "));
   return table;
 }
 
@@ -184,17 +248,6 @@ void require(const char* option, const Accepts& accepts, double value) {
   refuse_value(text, value);
 }
 
-void check_own(const Sgd& sgd) {
-  require("momentum", kMomentum, double{sgd.momentum});
-  if (sgd.nesterov && sgd.momentum == 0)
-    throw Error(ErrorCode::usage, "--nesterov requires --momentum above 0; raise the momentum, or use --no-nesterov");
-}
-
-void check_own(const AdamW& adamw) {
-  for (const double beta : {adamw.beta1, adamw.beta2}) require("opt-betas", kBeta, beta);
-  require("opt-eps", kEps, double{adamw.eps});
-}
-
 }  // namespace
 
 const OptionTable<Optimizer>& optimizer_options() {
@@ -212,7 +265,14 @@ void check(const Optimizer& optimizer) {
       [](const auto& own) {
         require("lr", kRate, double{own.lr});
         require("weight-decay", kRate, double{own.weight_decay});
-        check_own(own);
+        if constexpr (requires { own.momentum; }) require("momentum", kMomentum, double{own.momentum});
+        if constexpr (requires { own.nesterov; })
+          if (own.nesterov && own.momentum == 0)
+            throw Error(ErrorCode::usage,
+                        "--nesterov requires --momentum above 0; raise the momentum, or use --no-nesterov");
+        if constexpr (requires { own.beta1; })
+          for (const double beta : {own.beta1, own.beta2}) require("opt-betas", kBeta, beta);
+        if constexpr (requires { own.eps; }) require("opt-eps", kEps, double{own.eps});
       },
       optimizer);
 }

@@ -1,5 +1,4 @@
-// What differs between the optimizers: their state and the constants of their updates. Their arithmetic is in
-// kernels/update/update_rules.h.
+// Names, state and options of the optimizers, parameter groups and schedules. The optimizers are in dp/optimizer.h.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +12,16 @@
 
 namespace dp::engine {
 
-// An optimizer's state tensors and update op depend on this. Its other options may change from step to step.
-struct UpdateKind {
-  kernels::UpdateRule rule = kernels::UpdateRule::sgd;
-  bool state = false;  // whether the update uses the state; SGD without momentum does not
+using kernels::kind_of;
+using kernels::UpdateKind;
 
-  bool operator==(const UpdateKind&) const = default;
-};
-
-UpdateKind kind_of(const Optimizer& optimizer);
-kernels::UpdateConstants constants_of(const Optimizer& optimizer);
-// Names of the state tensors of a parameter, in the order of the update's arguments.
-std::vector<std::string_view> slot_names(kernels::UpdateRule rule);
-kernels::UpdateRule rule_named(std::string_view name);  // Error(data) for an unknown name
+// One optimizer of each kind, with default options.
+std::vector<Optimizer> every_optimizer();
+// The kind that has this state: the slots that are not optional, and those that the tensors name. Error(data) for an
+// unknown optimizer.
+UpdateKind kind_of(const OptimizerState& state);
+// Names of the slots that this kind uses, in the order of the state.
+std::vector<std::string_view> slot_names(const UpdateKind& kind);
 
 // The options of optimizers and learning rate schedules.
 

@@ -6,27 +6,28 @@
 
 namespace dp::engine {
 
-using kernels::UpdateRule;
-
 constexpr std::int64_t kMostUpdates = std::int64_t{1} << 53;  // as for steps in checkpoints
 
 bool ReplicatedOptimizer::reserve(const UpdateKind& kind) {
-  const auto rule = kind.state || rule_ == kind.rule ? std::optional(kind.rule) : std::nullopt;
-  if (rule == rule_) return false;
-  if (rule_ || updates_ != 0) {
+  if (kind == kind_) return false;
+  const auto needed = kind.slots != 0 ? std::optional(kind) : std::nullopt;
+  const auto held = held_ && kind.keeps(*held_) ? held_ : needed;
+  const bool changes = held != held_;
+  if (held_ || updates_ != 0) {
     team_.wait_for_all();
-    // The new optimizer begins with update 0. The devices still count earlier skipped steps.
-    updates_ = unreported_skipped();
+    // A new optimizer begins with update 0; the devices still count earlier skipped steps.
+    if (changes) updates_ = unreported_skipped();
   }
   team_.on_workers([&](Worker& worker) { worker.gradient_sync->optimizer().ensure_state(kind); });
-  rule_ = rule;
-  return true;
+  kind_ = kind;
+  held_ = held;
+  return changes;
 }
 
 kernels::UpdateInputs ReplicatedOptimizer::inputs(const Optimizer& optimizer) const {
   kernels::UpdateInputs inputs;
   team_.setup.stages.front().groups->set(inputs, optimizer);
-  inputs.constants = constants_of(optimizer);
+  inputs.options = kernels::rule_options(optimizer);
   inputs.updates = updates_;
   return inputs;
 }
@@ -43,10 +44,10 @@ std::int64_t ReplicatedOptimizer::unreported_skipped() {
 
 OptimizerState ReplicatedOptimizer::state() {
   OptimizerState state;
-  if (!rule_) return state;
-  state.optimizer = kernels::name_of(*rule_);
+  if (!held_) return state;
+  state.optimizer = name_of(*held_);
   std::size_t slot = 0;
-  for (const std::string_view slot_name : slot_names(*rule_))
+  for (const std::string_view slot_name : slot_names(*held_))
     for (auto& [name, tensor] : state_dict_.optimizer_slot(slot++))
       state.tensors.emplace_back(std::string(slot_name) + "." + name, std::move(tensor));
   state.updates = updates_ - unreported_skipped();
@@ -55,11 +56,11 @@ OptimizerState ReplicatedOptimizer::state() {
 
 bool ReplicatedOptimizer::set_state(const OptimizerState& state) {
   const std::vector<StateDict::Tensors> slots = tensors_by_slot(state);
-  Loaded loaded{slots.empty() ? std::nullopt : std::optional(rule_named(state.optimizer)), state.updates};
+  Loaded loaded{slots.empty() ? UpdateKind{} : kind_of(state), state.updates};
   const bool leads = !team_.setup.options.process_group || team_.setup.options.process_group->leads();
   if (team_.setup.options.process_group) loaded = team_.values_of_all_ranks(loaded).front();
-  if (!loaded.rule) return false;
-  const bool changed = reserve({*loaded.rule, /*state=*/true});
+  if (loaded.kind.slots == 0) return false;
+  const bool changed = reserve(loaded.kind);
   for (std::size_t slot = 0; leads && slot < slots.size(); ++slot) state_dict_.set_optimizer_slot(slot, slots[slot]);
   if (team_.setup.options.process_group)
     team_.on_workers([](Worker& worker) { worker.gradient_sync->broadcast_state(); });
@@ -69,7 +70,7 @@ bool ReplicatedOptimizer::set_state(const OptimizerState& state) {
 
 std::vector<StateDict::Tensors> ReplicatedOptimizer::tensors_by_slot(const OptimizerState& state) const {
   if (state.optimizer.empty()) return {};
-  const auto slots = slot_names(rule_named(state.optimizer));
+  const auto slots = slot_names(kind_of(state));
   if (state.updates < 0 || state.updates >= kMostUpdates)
     throw Error(ErrorCode::data,
                 fmt::format("optimizer '{}' cannot have made {} updates", state.optimizer, state.updates));

@@ -12,10 +12,10 @@ class ReplicatedOptimizer {
  public:
   ReplicatedOptimizer(Team& team, StateDict& state_dict) : team_(team), state_dict_(state_dict) {}
 
-  // Allocates the state of this kind of update on all replicas. Another optimizer's state is lost. Returns whether any
-  // state was allocated or freed.
+  // Prepares all replicas for this kind of update. The state of another optimizer, or with other slots, is lost; the
+  // new one is zero. Returns whether any state was allocated or freed.
   bool reserve(const UpdateKind& kind);
-  bool has_state() const { return rule_.has_value(); }
+  bool has_state() const { return held_.has_value(); }
 
   kernels::UpdateInputs inputs(const Optimizer& optimizer) const;  // of the next update
   void updated() { ++updates_; }  // call it after each step with an update, also a skipped one
@@ -29,18 +29,19 @@ class ReplicatedOptimizer {
 
  private:
   struct Loaded {
-    std::optional<kernels::UpdateRule> rule;
+    UpdateKind kind;
     std::int64_t updates = 0;
   };
 
-  // The state's tensors by slot, named as parameters. Error(data) as set_state().
+  // The state's tensors by slot of its kind, named as parameters. Error(data) as set_state().
   std::vector<StateDict::Tensors> tensors_by_slot(const OptimizerState& state) const;
   std::int64_t unreported_skipped();  // skipped steps that the devices have not reported yet
 
   Team& team_;
   StateDict& state_dict_;
-  std::optional<kernels::UpdateRule> rule_;  // whose state is allocated
-  std::int64_t updates_ = 0;                 // including skipped ones that are not reported yet
+  UpdateKind kind_;                 // of the next update
+  std::optional<UpdateKind> held_;  // whose state is allocated
+  std::int64_t updates_ = 0;        // including skipped ones that are not reported yet
 };
 
 }  // namespace dp::engine

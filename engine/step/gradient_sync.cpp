@@ -333,7 +333,7 @@ void GradientSync::all_gather_values() {
 
 void GradientSync::broadcast_state() {
   if (!communicator_) return;
-  for (int slot = 0; slot < slots_of(optimizer_.rule()); ++slot)
+  for (int slot = 0; slot < optimizer_.slot_count(); ++slot)
     communicator_->broadcast(optimizer_.state(static_cast<std::size_t>(slot), optimizer_.parts().front()),
                              replica_.arenas.table().size(), type_, 0, *comm_stream_);
   wait_until_idle();

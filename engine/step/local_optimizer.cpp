@@ -61,7 +61,7 @@ LocalOptimizer::LocalOptimizer(Replica& replica, const std::vector<Range>& parts
     replica.compute().copy(groups_->data(), map.data(), map.size());
     replica.compute().synchronize();
   }
-  set_kind({});  // most runs use this rule: its kernels are loaded before the first collective
+  set_kind({});
 }
 
 std::byte* LocalOptimizer::state(std::size_t slot, const Part& part) {
@@ -72,29 +72,32 @@ std::byte* LocalOptimizer::state(std::size_t slot, const Part& part) {
 }
 
 std::size_t LocalOptimizer::bytes_for(const UpdateKind& kind) const {
-  if (state_ != nullptr && kind.rule == rule_) return held_bytes();
+  if (state_ != nullptr && kind.keeps(held_)) return held_bytes();
   const Part& last = parts_.back();
   return state_bytes(kind, last.offset + last.range.size(), element_bytes_);
 }
 
 void LocalOptimizer::ensure_state(const UpdateKind& kind) {
   const std::size_t bytes = bytes_for(kind);
-  if (kind.rule != rule_ && state_ != nullptr) {
+  if (state_ != nullptr && !kind.keeps(held_)) {
     replica_.device.subtract_bytes(held_bytes(), &MemoryUse::optimizer);
     state_.reset();
   }
-  set_kind({kind.rule, false});
-  if (state_ == nullptr && bytes != 0) state_ = replica_.device.allocate(bytes, &MemoryUse::optimizer);
+  set_kind(kind);
+  if (state_ != nullptr) return;
+  held_ = kind;
+  if (bytes != 0) state_ = replica_.device.allocate(bytes, &MemoryUse::optimizer);
 }
 
 void LocalOptimizer::set_kind(const UpdateKind& kind) {
-  uses_state_ = kind.state;
-  if (kind.rule == rule_ && !ops_.empty()) return;
-  rule_ = kind.rule;
+  if (kind == kind_ && !ops_.empty()) return;
+  kind_ = kind;
   ops_.clear();
   Context& context = replica_.context();
+  const Part& last = parts_.back();
   for (const Part& part : parts_) {
-    OptimizerUpdate update{part.range.size(), rule_};
+    OptimizerUpdate update{part.range.size(), kind_};
+    update.stride = last.offset + last.range.size();
     if (replica_.arenas.mixed()) update.copy = context.activation_type();
     ops_.push_back(part.range.size() != 0 ? context.make_op(update) : nullptr);
   }
@@ -108,16 +111,12 @@ void LocalOptimizer::zero_frozen_gradients(std::size_t part, Stream& stream) {
 void LocalOptimizer::update(std::size_t index, Stream& stream) {
   const Part& part = parts_[index];
   if (part.range.size() == 0) return;
-  const auto slot = [&](int number) {
-    return uses_state_ && number < slots_of(rule_) ? state(static_cast<std::size_t>(number), part) : nullptr;
-  };
   const auto begin = static_cast<std::size_t>(part.range.begin);
   run_op<OptimizerUpdate>(
       *ops_[index], stream,
       {.weights = replica_.arenas.value(part.range.begin),
        .gradients = replica_.arenas.gradient(part.range.begin),
-       .first_state = slot(0),
-       .second_state = slot(1),
+       .state = kind_.slots != 0 ? state(0, part) : nullptr,
        .groups = groups_ ? static_cast<std::byte*>(groups_->data()) + begin / kGroupElements : nullptr,
        .inputs = replica_.arenas.step_inputs(),
        .results = replica_.arenas.step_results(),

@@ -65,23 +65,23 @@ class LocalOptimizer {
   LocalOptimizer(Replica& replica, const std::vector<kernels::Range>& parts, const ParameterGroups& groups);
 
   const std::vector<Part>& parts() const { return parts_; }
-  kernels::UpdateRule rule() const { return rule_; }
-  // The state of `part` in slot `slot`; null if the state was never allocated.
+  int slot_count() const { return held_.slot_count(); }  // of the allocated state
+  // The state of `part` in slot `slot`; null if none is allocated.
   std::byte* state(std::size_t slot, const Part& part);
   // Bytes of the state of a replica that updates `elements` elements of this size.
   static std::size_t state_bytes(const UpdateKind& kind, std::int64_t elements, std::size_t element_bytes) {
-    return kind.state ? static_cast<std::size_t>(kernels::slots_of(kind.rule) * elements) * element_bytes : 0;
+    return static_cast<std::size_t>(kind.slot_count() * elements) * element_bytes;
   }
   // Bytes of the state now, and after ensure_state().
   std::size_t held_bytes() const { return state_ ? state_->bytes() : 0; }
   std::size_t bytes_for(const UpdateKind& kind) const;
-  // Allocates the state of this kind, all zeros, unless it exists. Frees the state of another rule; the device must
-  // then be idle.
+  // Sets the kind of the next updates. Allocates its state, all zeros, unless it exists. Frees a state that this kind
+  // does not keep; the device must then be idle.
   void ensure_state(const UpdateKind& kind);
 
-  // Sets the kind of the next updates. With state: requires ensure_state().
+  // Sets the kind of the next updates, whose state ensure_state() has allocated.
   void set_kind(const UpdateKind& kind);
-  // These enqueue. zero_frozen_gradients(): the reduced gradients of frozen parameters.
+  // Enqueues. Sets the reduced gradients of frozen parameters to zero.
   void zero_frozen_gradients(std::size_t part, kernels::Stream& stream);
   void update(std::size_t part, kernels::Stream& stream);
 
@@ -96,10 +96,10 @@ class LocalOptimizer {
   std::vector<Part> parts_;
   std::vector<std::vector<Frozen>> frozen_;  // per part
   std::unique_ptr<kernels::Buffer> groups_;  // ParameterGroups::map(); null without groups
-  kernels::UpdateRule rule_ = kernels::UpdateRule::sgd;
+  UpdateKind kind_;
   std::vector<std::unique_ptr<kernels::Op>> ops_;  // one per part; null if it is empty
-  bool uses_state_ = false;
-  std::unique_ptr<kernels::Buffer> state_;  // slot by slot
+  UpdateKind held_;                                // of the state
+  std::unique_ptr<kernels::Buffer> state_;         // slot by slot
 };
 
 }  // namespace dp::engine

@@ -37,8 +37,7 @@ std::size_t bytes_of_copies(const Model& model, const TrainerOptions& options, b
   }
   const std::size_t staged = on_host ? taken(largest) : 0;
   if (!saves(options, training)) return weights + staged;
-  const engine::UpdateKind update = engine::kind_of(options.optimizer);
-  const std::size_t slots = update.state ? kernels::slots_of(update.rule) : 0;
+  const auto slots = static_cast<std::size_t>(engine::kind_of(options.optimizer).slot_count());
   const std::size_t assembled = slots > 0 && on_host ? taken(weights) : 0;
   const std::size_t average = options.parallel.ema_decay ? weights : 0;
   return (1 + slots) * weights + std::max(assembled, average) + staged;

@@ -144,7 +144,7 @@ bool all_finite(const Tensor& tensor) {
 // The tensors that the state of this optimizer has. `weights`: the model's state dict.
 NamedTensors state_like(const Model& model, const NamedTensors& weights, const OptimizerState& state) {
   NamedTensors tensors;
-  for (const std::string_view slot : engine::slot_names(engine::rule_named(state.optimizer)))
+  for (const std::string_view slot : engine::slot_names(engine::kind_of(state)))
     for (const ParameterSpec& parameter : model.parameters())
       for (const auto& [name, tensor] : weights)
         if (name == parameter.name) tensors.emplace_back(std::string(slot) + "." + name, tensor);
@@ -367,7 +367,8 @@ void restore(DataParallel& net, const Resumed& resumed) {
   net.set_weights(exactly(own, checkpoint.weights, resumed.folder));
   if (!checkpoint.optimizer.tensors.empty()) {
     OptimizerState state = checkpoint.optimizer;
-    state.tensors = exactly(state_like(net.model(), own, state), std::move(state.tensors), resumed.folder);
+    const NamedTensors like = state_like(net.model(), own, state);
+    state.tensors = exactly(like, std::move(state.tensors), resumed.folder);
     net.set_optimizer_state(state);
   }
   if (!checkpoint.average.empty() && net.options().ema_decay) {

@@ -14,19 +14,22 @@
 namespace dp::kernels {
 namespace {
 
-// Updates [begin, end). Returns 0, or NaN if an updated weight is NaN or infinite. `first` and `second`: the state.
-template <typename Element>
+// Updates [begin, end). Returns 0, or NaN if an updated weight is NaN or infinite. `first` to `third`: the slots.
+template <typename Own, unsigned kSlots>
 float update_range(float* __restrict weights, const float* __restrict gradients, float* __restrict first,
-                   float* __restrict second, const Element element, std::int64_t begin, std::int64_t end) {
+                   float* __restrict second, float* __restrict third, const Element<Own, float> element,
+                   std::int64_t begin, std::int64_t end) {
   float poison = 0;
 #pragma omp simd reduction(+ : poison)
   for (std::int64_t i = begin; i < end; ++i) {
-    float a = 0, b = 0;
-    if constexpr (Element::kSlots > 0) a = first[i];
-    if constexpr (Element::kSlots > 1) b = second[i];
-    const float updated = element(gradients[i], weights[i], a, b);
-    if constexpr (Element::kSlots > 0) first[i] = a;
-    if constexpr (Element::kSlots > 1) second[i] = b;
+    float a = 0, b = 0, c = 0;
+    if constexpr (kUses<kSlots, 0>) a = first[i];
+    if constexpr (kUses<kSlots, 1>) b = second[i];
+    if constexpr (kUses<kSlots, 2>) c = third[i];
+    const float updated = element(gradients[i], weights[i], a, b, c);
+    if constexpr (kUses<kSlots, 0>) first[i] = a;
+    if constexpr (kUses<kSlots, 1>) second[i] = b;
+    if constexpr (kUses<kSlots, 2>) third[i] = c;
     weights[i] = updated;
     poison += updated * 0.0f;
   }
@@ -61,8 +64,7 @@ class OptimizerOp : public HostOp {
     const auto args = args_of<OptimizerUpdate>(pointers);
     float* weights = static_cast<float*>(args.weights);
     const float* gradients = static_cast<const float*>(args.gradients);
-    float* first = static_cast<float*>(args.first_state);
-    float* second = static_cast<float*>(args.second_state);
+    float* state = static_cast<float*>(args.state);
     BFloat16* copy = static_cast<BFloat16*>(args.copy);
     const auto* groups = static_cast<const std::uint8_t*>(args.groups);
     const UpdateInputs& update = static_cast<const StepInputs*>(args.inputs)->update;
@@ -70,14 +72,17 @@ class OptimizerOp : public HostOp {
     if (results.skip != 0) return;
     const float clip = results.clip;
     const std::int64_t number = number_of(update, results);
-    with_element(desc_.rule, first != nullptr, [&]<typename Element>() {
+    with_update(desc_.kind, [&]<typename Own, unsigned kSlots>() {
+      float* const first = slot_of<kSlots, 0>(state, desc_.stride);
+      float* const second = slot_of<kSlots, 1>(state, desc_.stride);
+      float* const third = slot_of<kSlots, 2>(state, desc_.stride);
       parallel_ranges(threads_, desc_.count, kGroupElements, [=, &update, &results](std::int64_t at, std::int64_t end) {
         while (at < end) {
           const std::int64_t limit = copy != nullptr ? std::min(end, at + kRun) : end;
           const std::int64_t next = end_of_run(groups, at, limit);
           const int group = groups != nullptr ? groups[at / kGroupElements] : 0;
-          const Element element({update.groups[group], update.constants, clip, number});
-          if (update_range(weights, gradients, first, second, element, at, next) != 0)
+          const Element<Own, float> element(update, update.groups[group], clip, number);
+          if (update_range<Own, kSlots>(weights, gradients, first, second, third, element, at, next) != 0)
             std::atomic_ref(results.grad_nonfinite).store(1, std::memory_order_relaxed);
           if (copy != nullptr) round_range(weights, copy, at, next);
           at = next;

@@ -1,6 +1,6 @@
-// OptimizerUpdate, MovingAverage, GradNormPartials, GradNormFinish. The formula of each optimizer is in
-// update/update_rules.h. Compiled without contraction of a*b+c (nvcc -fmad=false, host compilers -ffp-contract=off), so
-// that each new value is the same in every build and on the CPU.
+// OptimizerUpdate, MovingAverage, GradNormPartials, GradNormFinish. The formula of each optimizer is in dp/optimizer.h.
+// Compiled without contraction of a*b+c (nvcc -fmad=false, host compilers -ffp-contract=off), so that each new value is
+// the same in every build and on the CPU.
 #include "kernels/device/cuda/block.h"
 #include "kernels/device/cuda/cuda_op.h"
 #include "kernels/elementwise/cuda.h"
@@ -14,41 +14,47 @@ constexpr int kFinishThreads = 1024;
 
 __device__ __forceinline__ bool is_finite(double value) { return value - value == 0; }
 
-// `first` and `second`: the state. `copy`: the 16-bit weights that layers read in mixed precision. It is not used if
-// Copy is float.
-template <int kWidth, typename Element, typename Copy>
+// `copy`: the 16-bit weights that layers read in mixed precision. It is not used if Copy is float.
+template <int kWidth, typename Own, unsigned kSlots, typename Copy>
 __global__ void __launch_bounds__(kElementThreads)
-    update_kernel(float* weights, const float* gradients, float* first, float* second, const std::uint8_t* groups,
+    update_kernel(float* weights, const float* gradients, float* state, long long stride, const std::uint8_t* groups,
                   const StepInputs* inputs, StepResults* results, Copy* copy, long long count) {
   constexpr bool kCopies = !std::is_same_v<Copy, float>;
   if (results->skip != 0) return;
   const long long at = first_element<kWidth>();
   if (at >= count) return;
   const UpdateInputs& update = inputs->update;
-  const Element element({update.groups[groups ? groups[at / kGroupElements] : 0], update.constants, results->clip,
-                         number_of(update, *results)});
+  const Element<Own, float> element(update, update.groups[groups ? groups[at / kGroupElements] : 0], results->clip,
+                                    number_of(update, *results));
+  float* const first = slot_of<kSlots, 0>(state, stride);
+  float* const second = slot_of<kSlots, 1>(state, stride);
+  float* const third = slot_of<kSlots, 2>(state, stride);
   bool finite = true;
   if (at + kWidth <= count) {
-    Pack<kWidth> weight = load_pack<kWidth>(weights + at), a{}, b{};
+    Pack<kWidth> weight = load_pack<kWidth>(weights + at), a{}, b{}, c{};
     const Pack<kWidth> gradient = load_pack<kWidth>(gradients + at);
-    if constexpr (Element::kSlots > 0) a = load_pack<kWidth>(first + at);
-    if constexpr (Element::kSlots > 1) b = load_pack<kWidth>(second + at);
+    if constexpr (kUses<kSlots, 0>) a = load_pack<kWidth>(first + at);
+    if constexpr (kUses<kSlots, 1>) b = load_pack<kWidth>(second + at);
+    if constexpr (kUses<kSlots, 2>) c = load_pack<kWidth>(third + at);
     for (int k = 0; k < kWidth; ++k) {
-      weight.v[k] = element(gradient.v[k], weight.v[k], a.v[k], b.v[k]);
+      weight.v[k] = element(gradient.v[k], weight.v[k], a.v[k], b.v[k], c.v[k]);
       finite &= is_finite(weight.v[k]);
     }
     store_pack(weights + at, weight);
-    if constexpr (Element::kSlots > 0) store_pack(first + at, a);
-    if constexpr (Element::kSlots > 1) store_pack(second + at, b);
+    if constexpr (kUses<kSlots, 0>) store_pack(first + at, a);
+    if constexpr (kUses<kSlots, 1>) store_pack(second + at, b);
+    if constexpr (kUses<kSlots, 2>) store_pack(third + at, c);
     if constexpr (kCopies) store_pack(copy + at, weight);
   } else {
     for (long long i = at; i < count; ++i) {
-      float a = 0, b = 0;
-      if constexpr (Element::kSlots > 0) a = first[i];
-      if constexpr (Element::kSlots > 1) b = second[i];
-      weights[i] = element(gradients[i], weights[i], a, b);
-      if constexpr (Element::kSlots > 0) first[i] = a;
-      if constexpr (Element::kSlots > 1) second[i] = b;
+      float a = 0, b = 0, c = 0;
+      if constexpr (kUses<kSlots, 0>) a = first[i];
+      if constexpr (kUses<kSlots, 1>) b = second[i];
+      if constexpr (kUses<kSlots, 2>) c = third[i];
+      weights[i] = element(gradients[i], weights[i], a, b, c);
+      if constexpr (kUses<kSlots, 0>) first[i] = a;
+      if constexpr (kUses<kSlots, 1>) second[i] = b;
+      if constexpr (kUses<kSlots, 2>) third[i] = c;
       finite &= is_finite(weights[i]);
       if constexpr (kCopies) copy[i] = from_float<Copy>(weights[i]);
     }
@@ -133,12 +139,13 @@ class OptimizerOp final : public CudaOp {
     const auto args = args_of<OptimizerUpdate>(pointers);
     if (desc_.count == 0) return;
     void* const copy = desc_.copy ? args.copy : nullptr;
-    const bool packs = take_packs(args.weights, args.gradients, args.first_state, args.second_state, copy);
+    const bool packs = take_packs(args.weights, args.gradients, args.state, copy) &&
+                       (desc_.kind.slot_count() < 2 || desc_.stride % 4 == 0);
     in_type(desc_.copy.value_or(DType::f32), [&]<typename Copy>() {
-      with_element(desc_.rule, args.first_state != nullptr, [&]<typename Element>() {
-        launch(over_elements(name_of(desc_.rule), desc_.count, packs, stream),
-               packs ? update_kernel<4, Element, Copy> : update_kernel<1, Element, Copy>, args.weights, args.gradients,
-               args.first_state, args.second_state, args.groups, args.inputs, args.results, copy, desc_.count);
+      with_update(desc_.kind, [&]<typename Own, unsigned kSlots>() {
+        launch(over_elements(name_of(desc_.kind), desc_.count, packs, stream),
+               packs ? update_kernel<4, Own, kSlots, Copy> : update_kernel<1, Own, kSlots, Copy>, args.weights,
+               args.gradients, args.state, desc_.stride, args.groups, args.inputs, args.results, copy, desc_.count);
       });
     });
   }

@@ -10,16 +10,17 @@ namespace dp::kernels {
 
 // The update of an optimizer on a range of the arenas, with clip and skip of StepResults. Sets grad_nonfinite if an
 // updated weight is not finite. `copy` (bf16 or f16): also writes the new weights in that type to the arg copy. Updates
-// weights and state in place. A state tensor is null if the rule has fewer, or needs none with these constants. groups:
-// one byte per kGroupElements elements, an index into UpdateInputs::groups; null: all are 0. inputs: StepInputs.
-// results: StepResults.
+// weights and state in place. state: the slots that `kind` uses, one after another; null if there are none. groups: one
+// byte per kGroupElements elements, an index into UpdateInputs::groups; null: all are 0. inputs: StepInputs. results:
+// StepResults.
 struct OptimizerUpdate {
-  DP_ARGS(weights, gradients, first_state, second_state, groups, inputs, results, copy);
+  DP_ARGS(weights, gradients, state, groups, inputs, results, copy);
   std::int64_t count = 0;
-  UpdateRule rule = UpdateRule::sgd;
+  UpdateKind kind{};
   std::optional<DType> copy{};
+  std::int64_t stride = 0;  // elements from one slot of the state to the next
 
-  const char* name() const { return name_of(rule); }
+  const char* name() const { return name_of(kind); }
   void check(const OpCheck& op) const {
     op.count(count);
     if (copy) op.low_type(*copy);

@@ -8,53 +8,35 @@
 namespace dp::kernels::reference {
 namespace {
 
-// Returns the new weight. `velocity` is null without momentum.
-double sgd(const UpdateInputs::Group& group, const SgdConstants& constants, double gradient, double weight,
-           double* velocity) {
-  const double lr = group.lr, momentum = constants.momentum;
-  gradient += static_cast<double>(group.weight_decay) * weight;
-  if (!velocity) return weight - lr * gradient;
-  *velocity = momentum * *velocity + gradient;
-  return weight - lr * (constants.nesterov ? gradient + momentum * *velocity : *velocity);
-}
-
-double adamw(const UpdateInputs::Group& group, const AdamWConstants& constants, double gradient, double weight,
-             double& mean, double& square, double number) {
-  const double lr = group.lr, beta1 = constants.beta1, beta2 = constants.beta2;
-  mean = beta1 * mean + (1 - beta1) * gradient;
-  square = beta2 * square + (1 - beta2) * gradient * gradient;
-  const double corrected = mean / (1 - std::pow(beta1, number));
-  const double root = std::sqrt(square / (1 - std::pow(beta2, number)));
-  return weight - lr * static_cast<double>(group.weight_decay) * weight -
-         lr * corrected / (root + static_cast<double>(constants.eps));
-}
-
 class OptimizerOp final : public ReferenceOp<OptimizerUpdate> {
  public:
   explicit OptimizerOp(const OptimizerUpdate& desc) : ReferenceOp(desc, {}) {}
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<OptimizerUpdate>(pointers);
-    double* weights = f64(args.weights);
-    const double* gradients = f64(args.gradients);
-    const auto* groups = static_cast<const std::uint8_t*>(args.groups);
     const UpdateInputs& inputs = static_cast<const StepInputs*>(args.inputs)->update;
     auto& results = *static_cast<StepResults*>(args.results);
     if (results.skip) return;
-    for (std::int64_t i = 0; i < desc_.count; ++i) {
-      const UpdateInputs::Group& group = inputs.groups[groups ? groups[i / kGroupElements] : 0];
-      const double gradient = static_cast<double>(results.clip) * gradients[i];
-      double* const first = args.first_state ? f64(args.first_state) + i : nullptr;
-      switch (desc_.rule) {
-        case UpdateRule::sgd: weights[i] = sgd(group, inputs.constants.sgd, gradient, weights[i], first); break;
-        case UpdateRule::adamw:
-          weights[i] = adamw(group, inputs.constants.adamw, gradient, weights[i], *first, f64(args.second_state)[i],
-                             static_cast<double>(number_of(inputs, results)));
-          break;
+    const auto* groups = static_cast<const std::uint8_t*>(args.groups);
+    const double* gradients = f64(args.gradients);
+    double *weights = f64(args.weights), *state = args.state ? f64(args.state) : nullptr;
+    with_update(desc_.kind, [&]<typename Own, unsigned kSlots>() {
+      double* const slots[kMaxSlots] = {slot_of<kSlots, 0>(state, desc_.stride),
+                                        slot_of<kSlots, 1>(state, desc_.stride),
+                                        slot_of<kSlots, 2>(state, desc_.stride)};
+      for (std::int64_t i = 0; i < desc_.count; ++i) {
+        const Element<Own, double> element(inputs, inputs.groups[groups ? groups[i / kGroupElements] : 0], results.clip,
+                                           number_of(inputs, results));
+        double held[kMaxSlots] = {};
+        for (int slot = 0; slot < kMaxSlots; ++slot)
+          if (slots[slot]) held[slot] = slots[slot][i];
+        weights[i] = element(gradients[i], weights[i], held[0], held[1], held[2]);
+        for (int slot = 0; slot < kMaxSlots; ++slot)
+          if (slots[slot]) slots[slot][i] = held[slot];
+        if (!std::isfinite(weights[i])) results.grad_nonfinite = 1;
+        if (desc_.copy) f64(args.copy)[i] = rounded(weights[i], *desc_.copy);
       }
-      if (!std::isfinite(weights[i])) results.grad_nonfinite = 1;
-      if (desc_.copy) f64(args.copy)[i] = rounded(weights[i], *desc_.copy);
-    }
+    });
   }
 };
 

@@ -1,37 +1,34 @@
-// The update of one parameter element by each optimizer, in float32, for CPUs and GPUs. Both compile it without
-// contracting a*b+c, so that each new value is the same everywhere. kernels/update/reference.cpp has its own in
-// float64.
-//
-// A new optimizer adds: an UpdateRule, its constants, an element type, and a case in each switch here.
+// What backends need of the optimizers (dp/optimizer.h): the numbers of an update in device memory, and the update of
+// one element, for any optimizer. Compiled without contracting a*b+c.
 #pragma once
 
-#include <cmath>
+#include <array>
+#include <bit>
 #include <cstdint>
+#include <iterator>
+#include <span>
+
+#include "dp/optimizer.h"
 
 namespace dp::kernels {
 
-enum class UpdateRule : std::uint8_t { sgd, adamw };
-
-// Tensors of state per parameter that a rule can use.
-inline constexpr int kMaxSlots = 2;
+// Slots that a rule can use.
+inline constexpr int kMaxSlots = 3;
 // Parameters are assigned to groups in units of this number of elements. Every parameter begins at a multiple of it.
 inline constexpr int kGroupElements = 16;
 inline constexpr int kMaxGroups = 16;
 
-struct SgdConstants {
-  float momentum = 0;
-  std::uint32_t nesterov = 0;
-};
+// An update op and an optimizer's state depend on this. Other options may change from step to step.
+struct UpdateKind {
+  std::uint8_t optimizer = 0;  // its place in dp::Optimizer
+  std::uint8_t slots = 0;      // bit i: kSlots[i] is used
 
-struct AdamWConstants {
-  double beta1 = 0.9, beta2 = 0.999;
-  float eps = 1e-8f;
-  std::uint32_t unused = 0;  // no padding: the device receives every byte
-};
-
-struct UpdateConstants {
-  SgdConstants sgd{};
-  AdamWConstants adamw{};
+  constexpr int slot_count() const { return std::popcount(slots); }
+  // Whether this update leaves a state of the kind `held` in place: it uses the same slots, or none.
+  constexpr bool keeps(const UpdateKind& held) const {
+    return optimizer == held.optimizer && (slots == held.slots || slots == 0);
+  }
+  bool operator==(const UpdateKind&) const = default;
 };
 
 // What an update reads in device memory besides the tensors.
@@ -40,95 +37,103 @@ struct UpdateInputs {
     float lr = 0, weight_decay = 0;
   };
   Group groups[kMaxGroups];  // the first one is that of parameters without a group
-  UpdateConstants constants{};
+  RuleOptions options{};
   // Updates before this one, including those that StepResults::skipped_steps counts.
   std::int64_t updates = 0;
 };
 
-// What all elements of a group share. `number`: 1 for the first update that was not skipped.
-struct ElementInputs {
-  UpdateInputs::Group group;
-  UpdateConstants constants;
-  float clip = 1;  // factor of the gradient
-  std::int64_t number = 1;
-};
-
-// torch.optim.SGD
-template <bool kMomentum>
-struct SgdElement {
-  static constexpr int kSlots = kMomentum ? 1 : 0;
-  ElementInputs in;
-
-  constexpr explicit SgdElement(const ElementInputs& inputs) : in(inputs) {}
-  // Returns the new weight. Updates the state in place; a rule with fewer slots leaves the others alone.
-  constexpr float operator()(float gradient, float weight, float& velocity, float&) const {
-    gradient = in.clip * gradient + in.group.weight_decay * weight;
-    float direction = gradient;
-    if constexpr (kMomentum) {
-      velocity = in.constants.sgd.momentum * velocity + gradient;
-      direction = in.constants.sgd.nesterov != 0 ? gradient + in.constants.sgd.momentum * velocity : velocity;
-    }
-    return weight - in.group.lr * direction;
-  }
-};
-
-// The same on every device: multiplications in one order.
-constexpr double power(double base, std::int64_t exponent) {
-  double result = 1;
-  for (; exponent > 0; exponent /= 2, base *= base)
-    if (exponent % 2 == 1) result *= base;
-  return result;
-}
-
-// torch.optim.AdamW. State: the averages of the gradient and of its square.
-struct AdamWElement {
-  static constexpr int kSlots = 2;
-  float clip, shrink, keep1, share1, keep2, share2, step, root2, eps;
-
-  constexpr explicit AdamWElement(const ElementInputs& in)
-      : clip(in.clip),
-        shrink(static_cast<float>(1 - static_cast<double>(in.group.lr) * static_cast<double>(in.group.weight_decay))),
-        keep1(static_cast<float>(in.constants.adamw.beta1)),
-        share1(static_cast<float>(1 - in.constants.adamw.beta1)),
-        keep2(static_cast<float>(in.constants.adamw.beta2)),
-        share2(static_cast<float>(1 - in.constants.adamw.beta2)),
-        step(static_cast<float>(static_cast<double>(in.group.lr) / (1 - power(in.constants.adamw.beta1, in.number)))),
-        root2(static_cast<float>(std::sqrt(1 - power(in.constants.adamw.beta2, in.number)))),
-        eps(in.constants.adamw.eps) {}
-  constexpr float operator()(float gradient, float weight, float& mean, float& square) const {
-    gradient *= clip;
-    mean = keep1 * mean + share1 * gradient;
-    square = keep2 * square + share2 * gradient * gradient;
-    return weight * shrink - step * (mean / (std::sqrt(square) / root2 + eps));
-  }
-};
-
-// Number of state tensors of a rule.
-constexpr int slots_of(UpdateRule rule) {
-  switch (rule) {
-    case UpdateRule::sgd: return 1;
-    case UpdateRule::adamw: return 2;
-  }
-  return 0;
-}
+// Names and slots in the order of dp::Optimizer.
+inline constexpr auto kOptimizerNames = []<typename... Own>(const std::variant<Own...>*) {
+  return std::array{Own::kName...};
+}(static_cast<const Optimizer*>(nullptr));
+inline constexpr auto kOptimizerSlots = []<typename... Own>(const std::variant<Own...>*) {
+  static_assert(((std::size(Own::kSlots) <= kMaxSlots) && ...));
+  return std::array{std::span<const OptimizerSlot>(Own::kSlots)...};
+}(static_cast<const Optimizer*>(nullptr));
 
 // The name in plans, errors and checkpoints.
-constexpr const char* name_of(UpdateRule rule) {
-  switch (rule) {
-    case UpdateRule::sgd: return "sgd";
-    case UpdateRule::adamw: return "adamw";
-  }
-  return "";
+constexpr const char* name_of(const UpdateKind& kind) { return kOptimizerNames[kind.optimizer]; }
+
+template <typename Own>
+inline constexpr std::size_t kSlotCount = std::size(Own::kSlots);
+template <typename Own>
+inline constexpr unsigned kAllSlots = (1u << kSlotCount<Own>)-1;
+template <typename Own>
+inline constexpr unsigned kRequiredSlots = [] {
+  unsigned slots = 0;
+  for (std::size_t i = 0; i < kSlotCount<Own>; ++i) slots |= (Own::kSlots[i].optional ? 0u : 1u) << i;
+  return slots;
+}();
+
+constexpr UpdateKind kind_of(const Optimizer& optimizer) {
+  const unsigned slots = std::visit(
+      []<typename Own>(const Own& own) {
+        unsigned used = kRequiredSlots<Own>;
+        if constexpr (kRequiredSlots<Own> != kAllSlots<Own>)
+          for (std::size_t i = 0; i < kSlotCount<Own>; ++i)
+            if (Own::kSlots[i].optional && own.uses(i)) used |= 1u << i;
+        return used;
+      },
+      optimizer);
+  return {static_cast<std::uint8_t>(optimizer.index()), static_cast<std::uint8_t>(slots)};
 }
 
-// Returns f.operator()<Element>() with the element type of a rule. `state`: whether the update has state tensors.
-template <typename F>
-auto with_element(UpdateRule rule, bool state, const F& f) {
-  switch (rule) {
-    case UpdateRule::sgd: break;
-    case UpdateRule::adamw: return f.template operator()<AdamWElement>();
+constexpr RuleOptions rule_options(const Optimizer& optimizer) {
+  return std::visit([](const auto& own) { return RuleOptions::of(own); }, optimizer);
+}
+
+// The update of one element in the type T, for the parameters of one group.
+template <typename Own, typename T>
+struct Element {
+  T clip;   // factor of the gradient
+  T decay;  // weight decay, or with kDecoupledDecay the factor of the weight
+  typename Own::template Rule<T> rule;
+
+  // `number`: 1 for the first update that was not skipped.
+  constexpr Element(const UpdateInputs& inputs, const UpdateInputs::Group& group, float clipping, std::int64_t number)
+      : clip(T(clipping)),
+        decay(T(Own::kDecoupledDecay ? 1 - static_cast<double>(group.lr) * static_cast<double>(group.weight_decay)
+                                     : static_cast<double>(group.weight_decay))),
+        rule(inputs.options, static_cast<double>(group.lr), number) {}
+
+  // Returns the new weight. Updates the slots in place; a rule with fewer slots leaves the others alone.
+  constexpr T operator()(T gradient, T weight, T& first, T& second, T& third) const {
+    gradient = clip * gradient;
+    if constexpr (Own::kDecoupledDecay)
+      weight = weight * decay;
+    else
+      gradient = gradient + decay * weight;
+    if constexpr (kSlotCount<Own> == 1)
+      return rule(gradient, weight, first);
+    else if constexpr (kSlotCount<Own> == 2)
+      return rule(gradient, weight, first, second);
+    else
+      return rule(gradient, weight, first, second, third);
   }
-  return state ? f.template operator()<SgdElement<true>>() : f.template operator()<SgdElement<false>>();
+};
+
+template <unsigned kSlots, int kSlot>
+inline constexpr bool kUses = (kSlots >> kSlot & 1) != 0;
+
+// Slot kSlot of a state whose used slots lie `stride` elements apart; null if it is not used.
+template <unsigned kSlots, int kSlot, typename T>
+constexpr T* slot_of(T* state, std::int64_t stride) {
+  constexpr int kBefore = std::popcount(kSlots & ((1u << kSlot) - 1));
+  return kUses<kSlots, kSlot> ? state + kBefore * stride : nullptr;
+}
+
+// Calls f.operator()<Own, kSlots>() with the optimizer of this kind and the slots that it uses, if there is one.
+template <typename F>
+void with_update(const UpdateKind& kind, const F& f) {
+  const auto with_slots = [&]<typename Own, unsigned kSlots>(const auto& self) {
+    if constexpr ((kSlots & kRequiredSlots<Own>) == kRequiredSlots<Own>)
+      if (kind.slots == kSlots) return f.template operator()<Own, kSlots>();
+    if constexpr (kSlots < kAllSlots<Own>) self.template operator()<Own, kSlots + 1>(self);
+  };
+  [&]<typename... Own>(const std::variant<Own...>*) {
+    std::uint8_t place = 0;
+    (void)((place++ == kind.optimizer && (with_slots.template operator()<Own, 0>(with_slots), true)) || ...);
+  }(static_cast<const Optimizer*>(nullptr));
 }
 
 }  // namespace dp::kernels

@@ -147,7 +147,7 @@ TEST_CASE("unknown names and contradictory flags are rejected") {
        2,
        {"--lr-milestones", "ascending"}},
       {{"--drop-last", "-b", "65", "--dataset", "mnist", "--data-path", ".", "--output-dir", "drop"}, 2, {"65", "64"}},
-      {{"--optimizer", "lion"}, 2, {"--optimizer", "adamw"}},
+      {{"--optimizer", "velocity"}, 2, {"--optimizer", "adamw"}},
       {{"--optimizer", "adamw", "--momentum", "0.9"}, 2, {"--momentum", "--optimizer sgd"}},
       {{"--optimizer", "adamw", "--nesterov"}, 2, {"--nesterov", "--optimizer sgd"}},
       {{"--opt-betas", "0.9", "0.99"}, 2, {"--opt-betas", "--optimizer adamw"}},

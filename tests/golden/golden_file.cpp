@@ -25,6 +25,12 @@ GoldenFile::GoldenFile(const std::string& name) {
   for (auto& [key, tensor] : read_safetensors(golden_folder() + "/" + name)) tensors_.emplace(key, tensor);
 }
 
+std::vector<std::string> GoldenFile::names() const {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors_) names.push_back(name);
+  return names;
+}
+
 bool GoldenFile::has_any(const std::string& prefix) const {
   const auto next = tensors_.lower_bound(prefix);
   return next != tensors_.end() && next->first.starts_with(prefix);

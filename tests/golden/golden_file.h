@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "dp/tensor.h"
 #include "kernels/host_tensor.h"
@@ -18,6 +19,7 @@ class GoldenFile {
   explicit GoldenFile(const std::string& name);  // a name in golden_folder(), such as "layers.safetensors"
 
   bool has(const std::string& name) const { return tensors_.contains(name); }
+  std::vector<std::string> names() const;         // of all tensors, ascending
   bool has_any(const std::string& prefix) const;  // a tensor name starts with `prefix`
   const Tensor& at(const std::string& name) const;
   HostTensor values(const std::string& name) const;  // converted to double

@@ -12,16 +12,18 @@ STEPS = 20
 SHAPES = {"fc1.weight": (16, 36), "fc1.bias": (16,), "fc2.weight": (7, 16), "fc2.bias": (7,)}
 
 
-def f32(value):
-    """The engine has these options in float32."""
-    return float(np.float32(value))
-
-
-OPTIMIZERS = {
-    "sgd": lambda p: torch.optim.SGD(p, lr=f32(0.1), momentum=f32(0.9), nesterov=True, weight_decay=f32(0.01)),
-    "adamw": lambda p: torch.optim.AdamW(p, lr=f32(0.01), eps=f32(1e-8), weight_decay=f32(0.1)),
-    "adamw_other": lambda p: torch.optim.AdamW(p, lr=f32(0.003), betas=(0.8, 0.95), eps=f32(1e-3), weight_decay=0),
+# Each case: its name begins with that of the optimizer; PyTorch's class; the options of dp_train.
+CASES = {
+    "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight-decay": 0.01}),
+    "adamw": (torch.optim.AdamW, {"lr": 0.01, "opt-eps": 1e-8, "weight-decay": 0.1}),
+    "adamw_other": (torch.optim.AdamW, {"lr": 0.003, "opt-betas": (0.8, 0.95), "opt-eps": 1e-3, "weight-decay": 0}),
 }
+ARGUMENTS = {"opt-betas": "betas", "opt-eps": "eps", "weight-decay": "weight_decay"}  # the others have equal names
+IN_DOUBLE = {"opt-betas"}  # the engine has the other numbers in float32
+
+
+def as_stored(option, value):
+    return value if option in IN_DOUBLE or isinstance(value, bool) else float(np.float32(value))
 
 
 def initial_weights():
@@ -60,9 +62,12 @@ def run(make, dtype):
 
 def all_runs():
     tensors = {}
-    for optimizer, make in OPTIMIZERS.items():
+    for optimizer, (kind, given) in CASES.items():
+        options = {option: as_stored(option, value) for option, value in given.items()}
+        make = lambda p: kind(p, **{ARGUMENTS.get(option, option): value for option, value in options.items()})
         after, state = run(make, torch.float64)
         single, _ = run(make, torch.float32)
+        tensors |= {f"{optimizer}.option.{name}": np.array(value, np.float64).ravel() for name, value in options.items()}
         for name, initial in initial_weights().items():
             moved = np.linalg.norm(after[name] - initial)
             tensors[f"{optimizer}.weight.{name}"] = after[name]

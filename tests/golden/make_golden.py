@@ -1,7 +1,10 @@
 #!/usr/bin/python3
-"""Writes the .safetensors files beside itself. Needs PyTorch and torchvision (Debian: python3-torchvision)."""
+"""Writes the .safetensors files beside itself: make_golden.py [name...], or all of them. Needs PyTorch and torchvision
+(Debian: python3-torchvision)."""
 
+import functools
 import pathlib
+import sys
 
 import golden_functions
 import golden_layers
@@ -16,16 +19,17 @@ import safetensors_file
 if __name__ == "__main__":
     here = pathlib.Path(__file__).resolve().parent
     philox.check_known_answer()
-    safetensors_file.write(here / "layers.safetensors", golden_layers.all_layers())
-    safetensors_file.write(here / "functions.safetensors", golden_functions.all_functions())
-    safetensors_file.write(here / "windows.safetensors", golden_windows.all_convolutions())
-    safetensors_file.write(here / "residual_layers.safetensors", golden_norm.all_layers())
-    for network in golden_resnet.CASES:
-        safetensors_file.write(here / f"{network}.safetensors", golden_resnet.all_cases(network))
-    steps = golden_mnist.all_steps()
-    safetensors_file.write(here / "mnist_steps.safetensors", steps)
-    optimizers = golden_optimizers.all_runs()
-    safetensors_file.write(here / "optimizers.safetensors", optimizers)
-    for name, value in (steps | optimizers).items():
-        if "float32_error" in name or name.endswith("loss"):
-            print(name, value)
+    files = {
+        "layers": golden_layers.all_layers,
+        "functions": golden_functions.all_functions,
+        "windows": golden_windows.all_convolutions,
+        "residual_layers": golden_norm.all_layers,
+        "mnist_steps": golden_mnist.all_steps,
+        "optimizers": golden_optimizers.all_runs,
+    } | {network: functools.partial(golden_resnet.all_cases, network) for network in golden_resnet.CASES}
+    for name in sys.argv[1:] or files:
+        tensors = files[name]()
+        safetensors_file.write(here / f"{name}.safetensors", tensors)
+        for tensor, value in tensors.items():
+            if "float32_error" in tensor or tensor.endswith("loss") and name == "mnist_steps":
+                print(tensor, value)

@@ -96,12 +96,13 @@ TEST_CASE("the update accepts ranges that begin at any element") {
   const auto w = values(kCount, 3), g = values(kCount, 4), m = values(kCount, 5);
   StepInputs inputs;
   inputs.update.groups[0] = {.lr = 0.1f, .weight_decay = 0.01f};
-  inputs.update.constants.sgd = {.momentum = 0.9f, .nesterov = 1};
+  inputs.update.options = {.momentum = 0.9, .nesterov = 1};
   const StepResults results;
   same_at_any_address([&](OpRig& rig, Shifted& at) {
     void *in = at.bytes(&inputs, sizeof inputs), *out = at.bytes(&results, sizeof results);
     void *gradients = at.tensor(g), *momenta = at.tensor(m), *weights = at.tensor(w);
-    rig.run(*rig.context().make_op(OptimizerUpdate{kCount}), {weights, gradients, momenta, nullptr, nullptr, in, out});
+    rig.run(*rig.context().make_op(OptimizerUpdate{kCount, kind_of(Sgd{.momentum = 0.9f})}),
+            {weights, gradients, momenta, nullptr, in, out});
     return at.latest();
   });
   inputs.average_share = 0.1;

@@ -1,5 +1,8 @@
 #include "kernels/scalar_calls.h"
 
+#include <algorithm>
+#include <cmath>
+
 namespace dp::test {
 namespace {
 
@@ -30,37 +33,51 @@ LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std
   return result;
 }
 
-HostTensor optimizer_update(OpRig& rig, UpdateRule rule, HostTensor& weights, const HostTensor& gradients,
-                            const std::vector<HostTensor*>& state, const UpdateInputs& update,
+HostTensor optimizer_update(OpRig& rig, const UpdateKind& kind, HostTensor& weights, const HostTensor& gradients,
+                            const std::vector<HostTensor*>& slots, const UpdateInputs& update,
                             const StepResults& results, const std::vector<std::uint8_t>& groups) {
   const DType low = rig.context().activation_type();
-  const bool copies = low != rig.context().compute_type();
-  const auto op =
-      rig.context().make_op(OptimizerUpdate{weights.shape.numel(), rule, copies ? std::optional(low) : std::nullopt});
+  const std::int64_t count = weights.shape.numel();
+  OptimizerUpdate desc{count, kind};
+  if (low != rig.context().compute_type()) desc.copy = low;
+  desc.stride = (count + kGroupElements - 1) / kGroupElements * kGroupElements;
   const DeviceTensor copy = rig.poisoned(rig.desc(weights.shape, rig.plain(weights.shape)));
   const DeviceTensor w = upload_plain(rig, weights), g = upload_plain(rig, gradients);
-  std::vector<DeviceTensor> slots;
-  for (const HostTensor* slot : state) slots.push_back(upload_plain(rig, *slot));
-  const auto slot = [&](std::size_t number) { return number < slots.size() ? slots[number].data() : nullptr; };
+  // Between the slots is NaN.
+  HostTensor state{{kMaxSlots * desc.stride},
+                   std::vector<double>(static_cast<std::size_t>(kMaxSlots * desc.stride), NAN)};
+  const auto place = [&](std::size_t slot) {
+    return state.values.begin() + static_cast<std::int64_t>(slot) * desc.stride;
+  };
+  for (std::size_t i = 0; i < slots.size(); ++i) std::ranges::copy(slots[i]->values, place(i));
+  const DeviceTensor device_state = upload_plain(rig, state);
   const auto map = groups.empty() ? nullptr : rig.upload_bytes(groups.data(), groups.size());
   StepInputs inputs;
   inputs.update = update;
   const auto step = rig.upload_bytes(&inputs, sizeof inputs);
   const auto device_results = rig.upload_bytes(&results, sizeof results);
-  rig.run(*op, {w.data(), g.data(), slot(0), slot(1), map ? map->data() : nullptr, step->data(), device_results->data(),
-                copy.data()});
+  rig.run(*rig.context().make_op(desc),
+          {w.data(), g.data(), slots.empty() ? nullptr : device_state.data(), map ? map->data() : nullptr, step->data(),
+           device_results->data(), copy.data()});
   weights = rig.download_raw(w);
-  for (std::size_t i = 0; i < state.size(); ++i) *state[i] = rig.download_raw(slots[i]);
+  state = rig.download_raw(device_state);
+  for (std::size_t i = 0; i < slots.size(); ++i) std::copy_n(place(i), count, slots[i]->values.begin());
   return rig.download_raw(rig.relaid(copy, rig.plain_full(weights.shape)));
+}
+
+UpdateInputs update_inputs(const Optimizer& optimizer) {
+  UpdateInputs inputs;
+  inputs.groups[0].lr = learning_rate(optimizer);
+  inputs.groups[0].weight_decay = std::visit([](const auto& own) { return own.weight_decay; }, optimizer);
+  inputs.options = rule_options(optimizer);
+  return inputs;
 }
 
 HostTensor sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta, const Sgd& sgd,
                       const StepResults& results) {
-  UpdateInputs inputs;
-  inputs.groups[0] = {sgd.lr, sgd.weight_decay};
-  inputs.constants.sgd = {sgd.momentum, sgd.nesterov};
-  const std::vector<HostTensor*> state(momenta ? 1 : 0, momenta);
-  return optimizer_update(rig, UpdateRule::sgd, weights, gradients, state, inputs, results);
+  const Sgd kind{.momentum = momenta ? 1.0f : 0.0f};
+  const std::vector<HostTensor*> slots(momenta ? 1 : 0, momenta);
+  return optimizer_update(rig, kind_of(kind), weights, gradients, slots, update_inputs(sgd), results);
 }
 
 std::vector<double> grad_norm_partials(OpRig& rig, const HostTensor& gradients) {

@@ -19,12 +19,14 @@ LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std
                                  const kernels::StepInputs& inputs, bool gradient = true,
                                  const kernels::StepResults& before = {}, std::optional<float> scale = {});
 
-// One update of `weights` and of the state tensors; an update without state has none. `groups`: as OptimizerUpdate's.
-// Returns the copy of the new weights in the rig's activation type, if that differs from the weights' type. Elements
-// without a copy are NaN.
-HostTensor optimizer_update(OpRig& rig, kernels::UpdateRule rule, HostTensor& weights, const HostTensor& gradients,
-                            const std::vector<HostTensor*>& state, const kernels::UpdateInputs& inputs,
-                            const kernels::StepResults& results, const std::vector<std::uint8_t>& groups = {});
+// One update of `weights` and of the slots that `kind` uses. `groups`: as OptimizerUpdate's. Returns the copy of the
+// new weights in the rig's activation type, if that differs from the weights' type. Elements without a copy are NaN.
+HostTensor optimizer_update(OpRig& rig, const kernels::UpdateKind& kind, HostTensor& weights,
+                            const HostTensor& gradients, const std::vector<HostTensor*>& slots,
+                            const kernels::UpdateInputs& inputs, const kernels::StepResults& results,
+                            const std::vector<std::uint8_t>& groups = {});
+// The inputs of the first update by this optimizer, without parameter groups.
+kernels::UpdateInputs update_inputs(const Optimizer& optimizer);
 // The same for SGD. `momenta` may be null.
 HostTensor sgd_update(OpRig& rig, HostTensor& weights, const HostTensor& gradients, HostTensor* momenta, const Sgd& sgd,
                       const kernels::StepResults& results);

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/optimizer/optimizer.h"
 #include "kernels/everywhere.h"
 #include "kernels/scalar_calls.h"
 #include "support/catch.h"
@@ -15,6 +16,13 @@ using kernels::StepResults;
 
 constexpr double kTolerance = 1e-6;  // a few float32 roundings per element
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Every optimizer with default options, and others that use other slots or branches.
+std::vector<Optimizer> optimizers() {
+  std::vector<Optimizer> all = engine::every_optimizer();
+  all.insert(all.end(), {Sgd{.momentum = 0.9f}, AdamW{.beta1 = 0}});
+  return all;
+}
 
 }  // namespace
 
@@ -42,34 +50,41 @@ TEST_CASE("the SGD update agrees with the reference with momentum, Nesterov, dec
         }
 }
 
-TEST_CASE("the AdamW update agrees with the reference in early and late updates, with clipping and odd counts") {
+TEST_CASE("every update agrees with the reference in early and late updates, with clipping and odd counts") {
   Random random(19, RandomUse::synthetic);
   OpRig oracle(DeviceKind::reference);
-  for (const std::int64_t count : {1, 13, 64, 4099})
-    for (const std::int64_t updates : {0, 1, 20, 100000})
-      for (const double beta1 : {0.0, 0.9}) {
-        kernels::UpdateInputs inputs;
+  for (const Optimizer& optimizer : optimizers())
+    for (const std::int64_t count : {1, 13, 64, 4099})
+      for (const std::int64_t updates : {0, 1, 20, 100000}) {
+        const kernels::UpdateKind kind = kernels::kind_of(optimizer);
+        kernels::UpdateInputs inputs = update_inputs(optimizer);
         inputs.groups[0] = {.lr = 0.01f, .weight_decay = 0.1f};
-        inputs.constants.adamw = {.beta1 = beta1, .beta2 = 0.999, .eps = 1e-8f};
-        inputs.updates = updates + 2;
         StepResults results;
         results.clip = count % 2 ? 0.25f : 1.0f;
         results.skipped_steps = 2;
-        const HostTensor w = random_tensor({count}, random), m = random_tensor({count}, random);
-        const HostTensor g = random_tensor({count}, random);
-        HostTensor v = random_tensor({count}, random);
-        for (double& value : v.values) value *= value;
-        HostTensor expected_w = w, expected_m = m, expected_v = v;
-        optimizer_update(oracle, kernels::UpdateRule::adamw, expected_w, g, {&expected_m, &expected_v}, inputs,
-                         results);
-        CHECK(relative_error(expected_w, w) > 1e-4);
+        const HostTensor w = random_tensor({count}, random);
+        std::vector<HostTensor> gradients;
+        for (int i = 0; i < 3; ++i) gradients.push_back(random_tensor({count}, random));
+        // The weights, then the slots, after three updates.
+        const auto updated = [&](OpRig& rig) {
+          std::vector<HostTensor> tensors(static_cast<std::size_t>(kind.slot_count()) + 1, zeros({count}));
+          tensors[0] = w;
+          std::vector<HostTensor*> slots;
+          for (std::size_t i = 1; i < tensors.size(); ++i) slots.push_back(&tensors[i]);
+          for (int i = 0; i < 3; ++i) {
+            inputs.updates = updates + 2 + i;
+            optimizer_update(rig, kind, tensors[0], gradients[static_cast<std::size_t>(i)], slots, inputs, results);
+          }
+          return tensors;
+        };
+        const std::vector<HostTensor> expected = updated(oracle);
+        CHECK(relative_error(expected[0], w) > 1e-4);
         everywhere([&](OpRig& rig) {
-          INFO("count " << count << " updates " << updates << " beta1 " << beta1);
-          HostTensor actual_w = w, actual_m = m, actual_v = v;
-          optimizer_update(rig, kernels::UpdateRule::adamw, actual_w, g, {&actual_m, &actual_v}, inputs, results);
-          CHECK(relative_error(actual_w, expected_w) <= kTolerance);
-          CHECK(relative_error(actual_m, expected_m) <= kTolerance);
-          CHECK(relative_error(actual_v, expected_v) <= kTolerance);
+          const std::vector<HostTensor> actual = updated(rig);
+          for (std::size_t i = 0; i < actual.size(); ++i) {
+            INFO(name_of(optimizer) << " count " << count << " updates " << updates << " tensor " << i);
+            CHECK(relative_error(actual[i], expected[i]) <= kTolerance);
+          }
         });
       }
 }
@@ -81,7 +96,7 @@ TEST_CASE("each unit of sixteen elements is updated with the rate and decay of i
   kernels::UpdateInputs inputs;
   for (const int group : {0, 1, 3, 15})
     inputs.groups[group] = {.lr = 0.1f * static_cast<float>(group), .weight_decay = 0.01f * static_cast<float>(group)};
-  inputs.constants.sgd = {.momentum = 0.9f, .nesterov = 0};
+  inputs.options.momentum = 0.9;
   const HostTensor w = random_tensor({count}, random), g = random_tensor({count}, random);
   const HostTensor m = random_tensor({count}, random);
   HostTensor expected = w;
@@ -92,7 +107,7 @@ TEST_CASE("each unit of sixteen elements is updated with the rate and decay of i
   }
   everywhere([&](OpRig& rig) {
     HostTensor actual = w, momenta = m;
-    optimizer_update(rig, kernels::UpdateRule::sgd, actual, g, {&momenta}, inputs, {}, groups);
+    optimizer_update(rig, kernels::kind_of(Sgd{.momentum = 0.9f}), actual, g, {&momenta}, inputs, {}, groups);
     CHECK(relative_error(actual, expected) <= kTolerance);
   });
 }
@@ -205,29 +220,36 @@ TEST_CASE("a non-finite norm is reported and skips the update only on request") 
     });
 }
 
-TEST_CASE("an update reports a weight that is not finite, at any place, until the host clears it") {
+TEST_CASE("every update reports a weight that is not finite, at any place, until the host clears it") {
   constexpr std::int64_t kCount = 4 * kernels::kGroupElements + 3;
-  const StepInputs inputs{.update = {.groups = {{.lr = 0.5f}}}};
   const HostTensor ones{{kCount}, std::vector<double>(static_cast<std::size_t>(kCount), 1.0)};
-  const auto reported = [&](OpRig& rig, const HostTensor& gradients, std::uint32_t before) {
-    StepResults results;
-    results.grad_nonfinite = before;
-    const DeviceTensor w = rig.upload(ones, rig.plain_full(ones.shape)),
-                       g = rig.upload(gradients, rig.plain_full(ones.shape));
-    const auto step = rig.upload_bytes(&inputs, sizeof inputs), memory = rig.upload_bytes(&results, sizeof results);
-    rig.run(*rig.context().make_op(kernels::OptimizerUpdate{.count = kCount}),
-            {w.data(), g.data(), nullptr, nullptr, nullptr, step->data(), memory->data(), nullptr});
-    rig.download_bytes(&results, *memory, sizeof results);
-    return results.grad_nonfinite;
-  };
-  everywhere([&](OpRig& rig) {
-    CHECK(reported(rig, ones, 0) == 0);
-    CHECK(reported(rig, ones, 1) == 1);
-    for (const double bad : {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()})
-      for (const std::int64_t place : {std::int64_t{0}, std::int64_t{37}, kCount - 1}) {
-        HostTensor gradients = ones;
-        gradients.values[static_cast<std::size_t>(place)] = bad;
-        CHECK(reported(rig, gradients, 0) == 1);
-      }
-  });
+  for (const Optimizer& optimizer : optimizers()) {
+    INFO(name_of(optimizer));
+    const kernels::UpdateKind kind = kernels::kind_of(optimizer);
+    const StepInputs inputs{.update = update_inputs(optimizer)};
+    const auto reported = [&](OpRig& rig, const HostTensor& gradients, std::uint32_t before) {
+      StepResults results;
+      results.grad_nonfinite = before;
+      const HostTensor zero = zeros({kernels::kMaxSlots * kCount});
+      const DeviceTensor w = rig.upload(ones, rig.plain_full(ones.shape)),
+                         g = rig.upload(gradients, rig.plain_full(ones.shape)),
+                         state = rig.upload(zero, rig.plain_full(zero.shape));
+      const auto step = rig.upload_bytes(&inputs, sizeof inputs), memory = rig.upload_bytes(&results, sizeof results);
+      rig.run(*rig.context().make_op(kernels::OptimizerUpdate{.count = kCount, .kind = kind, .stride = kCount}),
+              {w.data(), g.data(), kind.slots != 0 ? state.data() : nullptr, nullptr, step->data(), memory->data(),
+               nullptr});
+      rig.download_bytes(&results, *memory, sizeof results);
+      return results.grad_nonfinite;
+    };
+    everywhere([&](OpRig& rig) {
+      CHECK(reported(rig, ones, 0) == 0);
+      CHECK(reported(rig, ones, 1) == 1);
+      for (const double bad : {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()})
+        for (const std::int64_t place : {std::int64_t{0}, std::int64_t{37}, kCount - 1}) {
+          HostTensor gradients = ones;
+          gradients.values[static_cast<std::size_t>(place)] = bad;
+          CHECK(reported(rig, gradients, 0) == 1);
+        }
+    });
+  }
 }

@@ -35,7 +35,7 @@ Tensor step_memory() {
                            .label_smoothing = 0.1f,
                            .max_norm = 0.5f,
                            .update = {.groups = {{.lr = 0.1f, .weight_decay = 0.01f}},
-                                      .constants = {.sgd = {.momentum = 0.9f, .nesterov = 1}}},
+                                      .options = RuleOptions::of(Sgd{.momentum = 0.9f, .nesterov = true})},
                            .average_share = 0.1};
   return t;
 }
@@ -164,7 +164,8 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   const std::int64_t blocks = (count + kNormBlock - 1) / kNormBlock;
   c.add(Accumulate{count}, {1}, true, {range(), range()});
   c.add(MovingAverage{count}, {1}, true, {range(), range(), step_memory()});
-  c.add(OptimizerUpdate{count}, {0, 2}, true, {range(), range(), range(), {}, {}, step_memory(), results_memory()});
+  c.add(OptimizerUpdate{count, kind_of(Sgd{.momentum = 0.9f})}, {0, 2}, true,
+        {range(), range(), range(), {}, step_memory(), results_memory()});
   c.add(GradNormPartials{count}, {1}, true, {range(), zeroed(static_cast<std::size_t>(blocks) * 8)});
   c.add(GradNormFinish{blocks}, {2}, true,
         {zeroed(static_cast<std::size_t>(blocks) * 8), step_memory(), results_memory()});

@@ -15,15 +15,16 @@ namespace {
 using namespace dp::kernels;
 
 constexpr std::int64_t kCount = 4096;  // in the first-level cache
+constexpr UpdateKind kMomentum = kind_of(dp::Sgd{.momentum = 0.9f});
 
 // The time of one update on one thread: the least of several measurements.
-double seconds_of(HostOp& update, std::uint32_t nesterov) {
+double seconds_of(HostOp& update, double nesterov) {
   std::vector<float> weights(kCount, 1), gradients(kCount, 1), momenta(kCount, 0);
   StepInputs inputs;
   inputs.update.groups[0] = {.lr = 1e-6f, .weight_decay = 0};
-  inputs.update.constants.sgd = {.momentum = 0.9f, .nesterov = nesterov};
+  inputs.update.options = {.momentum = 0.9, .nesterov = nesterov};
   StepResults results;
-  void* const args[] = {weights.data(), gradients.data(), momenta.data(), nullptr, nullptr, &inputs, &results, nullptr};
+  void* const args[] = {weights.data(), gradients.data(), momenta.data(), nullptr, &inputs, &results, nullptr};
   double least = std::numeric_limits<double>::infinity();
   for (int repetition = 0; repetition < 200; ++repetition) {
     const auto begin = std::chrono::steady_clock::now();
@@ -38,7 +39,7 @@ double seconds_of(HostOp& update, std::uint32_t nesterov) {
 // GCC once vectorised only the loop with Nesterov momentum: the other one took three times as long.
 TEST_CASE("an update with plain momentum is as fast as one with Nesterov momentum", "[speed]") {
   if (dp::test::kSanitized) DP_SKIP("the sanitizers' own code takes most of the time of the loops");
-  const auto update = make(OptimizerUpdate{kCount}, CpuOpOptions{.threads = 1});
+  const auto update = make(OptimizerUpdate{kCount, kMomentum}, CpuOpOptions{.threads = 1});
   const double plain = seconds_of(*update, 0), nesterov = seconds_of(*update, 1);
   CHECK(plain < 1.5 * nesterov);
   CHECK(nesterov < 1.5 * plain);
@@ -58,7 +59,7 @@ TEST_CASE("an update that also writes bfloat16 weights changes no bit of the wei
   StepInputs inputs;
   for (const int group : {0, 1, 2})
     inputs.update.groups[group] = {.lr = 0.1f * static_cast<float>(1 + group), .weight_decay = 0.01f};
-  inputs.update.constants.sgd = {.momentum = 0.9f, .nesterov = 1};
+  inputs.update.options = {.momentum = 0.9, .nesterov = 1};
   for (const std::vector<std::uint8_t>& groups : {std::vector<std::uint8_t>{}, all_same, mixed})
     for (const int threads : {1, 3}) {
       std::vector<float> weights = start, momenta = velocity, with_copy = start, their_momenta = velocity;
@@ -66,12 +67,11 @@ TEST_CASE("an update that also writes bfloat16 weights changes no bit of the wei
       StepResults results;
       auto* const map = groups.empty() ? nullptr : const_cast<std::uint8_t*>(groups.data());
       const auto run = [&](const OptimizerUpdate& desc, std::vector<float>& w, std::vector<float>& m, BFloat16* low) {
-        void* const args[] = {w.data(), const_cast<float*>(gradients.data()), m.data(), nullptr, map, &inputs, &results,
-                              low};
+        void* const args[] = {w.data(), const_cast<float*>(gradients.data()), m.data(), map, &inputs, &results, low};
         make(desc, CpuOpOptions{.threads = threads})->execute(args, nullptr);
       };
-      run({.count = kLong}, weights, momenta, nullptr);
-      run({.count = kLong, .copy = dp::DType::bf16}, with_copy, their_momenta, copy.data());
+      run({.count = kLong, .kind = kMomentum}, weights, momenta, nullptr);
+      run({.count = kLong, .kind = kMomentum, .copy = dp::DType::bf16}, with_copy, their_momenta, copy.data());
       for (std::size_t i = 0; i < weights.size(); ++i) expected[i] = from_float<BFloat16>(weights[i]);
       INFO(groups.size() << " groups, " << threads << " threads");
       CHECK(weights != start);

@@ -28,7 +28,7 @@ TEST_CASE("every byte of a step's inputs is set, because the devices receive all
     std::memset(memory, before, sizeof memory);
     __asm__ volatile("" : : "r"(memory) : "memory");  // keeps the bytes up to here
     auto* const inputs = ::new (memory) kernels::StepInputs;
-    inputs->update.constants = engine::constants_of(Sgd{.momentum = 0.9f});
+    inputs->update.options = RuleOptions::of(Sgd{.momentum = 0.9f});
     bytes.emplace_back(reinterpret_cast<const char*>(memory), sizeof memory);
   }
   CHECK(bytes[0] == bytes[1]);
@@ -111,7 +111,7 @@ TEST_CASE("a state of an unknown optimizer, slot or parameter is rejected and ch
   const auto refused = [&](const OptimizerState& state, const std::string& text) {
     CHECK_THROWS_WITH(net.set_optimizer_state(state), Catch::Contains(text));
   };
-  refused({"lion", 1, {}}, "'lion'");
+  refused({"velocity", 1, {}}, "'velocity'");
   refused({"sgd", 1, {{"velocity.conv1.bias", bias}}}, "velocity.conv1.bias");
   refused({"sgd", 1, {{"conv1.bias", bias}}}, "conv1.bias");
   refused({"sgd", 1, {{"momentum_buffer.conv9.bias", bias}}}, "conv9.bias");

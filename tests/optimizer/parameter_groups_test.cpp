@@ -3,6 +3,7 @@
 
 #include "dp/error.h"
 #include "support/catch.h"
+#include "support/optimizers.h"
 #include "support/training.h"
 
 namespace {
@@ -59,7 +60,7 @@ TEST_CASE("each parameter moves with the rate and decay of the first group that 
 
 TEST_CASE("frozen parameters keep their bits and do not count in the gradient norm") {
   const Model model = residual_net();
-  const Optimizer optimizer = GENERATE(Optimizer(kSgd), Optimizer(AdamW{}));
+  const Optimizer optimizer = GENERATE(from_range(optimizers_with_state()));
   for (const Reduce reduce : {Reduce::master, Reduce::all_reduce, Reduce::sharded})
     for (const int replicas : {1, 3}) {
       INFO(name_of(optimizer) << ", reduce " << static_cast<int>(reduce) << " replicas " << replicas);

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "support/catch.h"
+#include "support/optimizers.h"
 #include "support/patience.h"
 #include "support/tensor_errors.h"
 #include "train/expect_error.h"
@@ -56,6 +57,29 @@ TEST_CASE("a resumed run equals the uninterrupted one bit for bit") {
     for (const std::string& line : lines_of(read_text(temp / "metrics.jsonl")))
       train_lines += line.find("\"train\"") != std::string::npos;
     CHECK(train_lines == 21);
+  }
+}
+
+TEST_CASE("a run with any optimizer and a moving average resumes bit for bit") {
+  for (const Optimizer& optimizer : dp::test::optimizers_with_state()) {
+    INFO(name_of(optimizer));
+    const TemporaryFolder temp;
+    const auto options_in = [&](const std::string& folder) {
+      TrainerOptions options = tiny_options(temp / folder);
+      options.optimizer = optimizer;
+      options.parallel.ema_decay = 0.9;
+      return options;
+    };
+    const RunSummary whole = tiny_run(options_in("whole"));
+    CHECK(run_until(options_in("begun"), 5).interrupted);
+    TrainerOptions resumed = options_in("begun");
+    resumed.resume = "auto";
+    CHECK(tiny_run(resumed).weights_sha256 == whole.weights_sha256);
+    const Checkpoint one = load_checkpoint(temp / "whole/checkpoints/last"),
+                     other = load_checkpoint(temp / "begun/checkpoints/last");
+    CHECK(!one.optimizer.tensors.empty());
+    CHECK(dp::test::bit_equal(one.optimizer.tensors, other.optimizer.tensors));
+    CHECK(dp::test::bit_equal(one.average, other.average));
   }
 }
 

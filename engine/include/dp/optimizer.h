@@ -1,6 +1,13 @@
 // Optimizers, parameter groups and learning rate schedules.
+//
+// An optimizer is a struct: its name, its state, its options, and its rule, the update of one element. Every backend
+// compiles the rule: the reference in double, CPUs and GPUs in float, without fast-math and without contracting a*b+c,
+// so that each new value is the same everywhere. A new optimizer is a struct here with its place in Optimizer, and
+// figures of another implementation in tests/golden/golden_optimizers.py.
 #pragma once
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,27 +20,109 @@
 
 namespace dp {
 
+// A slot of state: a tensor for each parameter, zero at first, with PyTorch's name. An optional one is left out if the
+// options do not use it: the rule then reads 0, and what it writes there is lost.
+struct OptimizerSlot {
+  const char* name;
+  bool optional = false;
+};
+
+// The options that rules read, by the names that they have in every optimizer. 0: the optimizer does not have it.
+struct RuleOptions {
+  double momentum = 0, nesterov = 0, beta1 = 0, beta2 = 0, eps = 0;
+
+  template <typename Own>
+  static constexpr RuleOptions of(const Own& own) {
+    RuleOptions options;
+    if constexpr (requires { own.momentum; }) options.momentum = static_cast<double>(own.momentum);
+    if constexpr (requires { own.nesterov; }) options.nesterov = own.nesterov ? 1 : 0;
+    if constexpr (requires { own.beta1; }) options.beta1 = own.beta1, options.beta2 = own.beta2;
+    if constexpr (requires { own.eps; }) options.eps = static_cast<double>(own.eps);
+    return options;
+  }
+};
+
 // torch.optim.SGD: g += weight_decay*w; m = momentum*m + g; w -= lr*(nesterov ? g + momentum*m : m).
 struct Sgd {
+  static constexpr const char* kName = "sgd";
+  static constexpr OptimizerSlot kSlots[] = {{"momentum_buffer", /*optional=*/true}};
+  // Whether weight decay multiplies the weight by 1 - lr*weight_decay. If not, it is added to the gradient.
+  static constexpr bool kDecoupledDecay = false;
+
   float lr = 0.1f;
   float momentum = 0;
   bool nesterov = false;
   float weight_decay = 0;
+
+  // Whether the optional slot of this index is used.
+  constexpr bool uses(std::size_t) const { return momentum != 0; }
+
+  // Made for one update of one parameter group. `rate`: the learning rate of the group. `update`: the number of this
+  // update, from 1; skipped steps do not count.
+  template <typename T>
+  struct Rule {
+    T lr, momentum;
+    bool nesterov;
+
+    constexpr Rule(const RuleOptions& options, double rate, std::int64_t /*update*/)
+        : lr(T(rate)), momentum(T(options.momentum)), nesterov(options.nesterov != 0) {}
+    // Returns the new weight and updates the slots. The gradient is clipped, and weight decay is applied.
+    constexpr T operator()(T gradient, T weight, T& velocity) const {
+      velocity = momentum * velocity + gradient;
+      return weight - lr * (nesterov ? gradient + momentum * velocity : velocity);
+    }
+  };
 };
 
-// torch.optim.AdamW: w *= 1 - lr*weight_decay; m = beta1*m + (1-beta1)*g; v = beta2*v + (1-beta2)*g*g;
-// w -= lr * (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) in update t, from 1. Skipped steps do not count.
+// m = beta1*m + (1-beta1)*g; v = beta2*v + (1-beta2)*g*g; w -= lr * (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) in
+// update t.
+template <typename T>
+struct AdamRule {
+  T keep1, share1, keep2, share2, step, root2, eps;
+
+  constexpr AdamRule(const RuleOptions& options, double rate, std::int64_t update)
+      : keep1(T(options.beta1)),
+        share1(T(1 - options.beta1)),
+        keep2(T(options.beta2)),
+        share2(T(1 - options.beta2)),
+        step(T(rate / (1 - power(options.beta1, update)))),
+        root2(T(std::sqrt(1 - power(options.beta2, update)))),
+        eps(T(options.eps)) {}
+  constexpr T operator()(T gradient, T weight, T& mean, T& square) const {
+    mean = keep1 * mean + share1 * gradient;
+    square = keep2 * square + share2 * gradient * gradient;
+    return weight - step * (mean / (std::sqrt(square) / root2 + eps));
+  }
+
+ private:
+  // The same on every device: multiplications in one order.
+  static constexpr double power(double base, std::int64_t exponent) {
+    double result = 1;
+    for (; exponent > 0; exponent /= 2, base *= base)
+      if (exponent % 2 == 1) result *= base;
+    return result;
+  }
+};
+
+// torch.optim.AdamW: AdamRule after w *= 1 - lr*weight_decay.
 struct AdamW {
+  static constexpr const char* kName = "adamw";
+  static constexpr OptimizerSlot kSlots[] = {{"exp_avg"}, {"exp_avg_sq"}};
+  static constexpr bool kDecoupledDecay = true;
+
   float lr = 1e-3f;
   double beta1 = 0.9, beta2 = 0.999;
   float eps = 1e-8f;
   float weight_decay = 1e-2f;
+
+  template <typename T>
+  using Rule = AdamRule<T>;
 };
 
 // Every alternative has `lr` and `weight_decay`.
 using Optimizer = std::variant<Sgd, AdamW>;
 
-std::string_view name_of(const Optimizer& optimizer);  // "sgd", "adamw"
+std::string_view name_of(const Optimizer& optimizer);  // kName: "sgd", "adamw"
 float& learning_rate(Optimizer& optimizer);
 float learning_rate(const Optimizer& optimizer);
 
@@ -50,8 +139,8 @@ struct ParameterGroup {
 struct OptimizerState {
   std::string optimizer;     // name_of(); empty: no state
   std::int64_t updates = 0;  // that were not skipped
-  // The state of each parameter, named "<slot>.<parameter>" and shaped as it, slot by slot. PyTorch's slot names: for
-  // sgd momentum_buffer, for adamw exp_avg and exp_avg_sq.
+  // The state of each parameter, named "<slot>.<parameter>" and shaped as it, slot by slot: those of kSlots that are
+  // used.
   std::vector<std::pair<std::string, Tensor>> tensors{};
 };
 

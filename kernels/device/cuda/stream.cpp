@@ -290,12 +290,12 @@ void CudaStream::take_seconds(LabelSeconds& sum) {
 }
 
 // Ops choose kernels by the alignment of their pointers. Some ops also choose by whether argument 1 (a second gradient)
-// or 2 (optimizer state) is null.
+// is null.
 void CudaOp::load_kernels() {
   const KernelLoading loading;
   const auto pointer = [](std::uintptr_t address) { return reinterpret_cast<void*>(address); };
   for (const std::uintptr_t address : {1024, 1028})
-    for (const std::size_t null : {0, 1, 2}) {  // index of the null argument; 0: none
+    for (const std::size_t null : {0, 1}) {  // index of the null argument; 0: none
       std::array<void*, kMaxOpArgs> args;
       args.fill(pointer(address));
       if (null != 0) args[null] = nullptr;

@@ -169,7 +169,8 @@ TEST_CASE("a resume that repeats a recorded option keeps the recorded options th
   CHECK(other.schedule.kind == dp::ScheduleKind::multistep);
   CHECK(other.schedule.gamma == 0.1);
   CHECK(other.batch_size == 6);
-  CHECK_THROWS_WITH(resumed({"--opt-eps", "0.1"}), "--opt-eps requires --optimizer adamw, but --optimizer is sgd");
+  CHECK_THROWS_WITH(resumed({"--opt-eps", "0.1"}),
+                    Catch::StartsWith("--opt-eps requires --optimizer adamw") && Catch::EndsWith("--optimizer is sgd"));
 }
 
 TEST_CASE("a recorded split is dropped if the resumed run cannot use it") {

@@ -5,6 +5,7 @@
 #include "cuda/engine/amp_runs.h"
 #include "dp/error.h"
 #include "engine/base/test_modes.h"
+#include "support/optimizers.h"
 #include "support/relative_distance.h"
 
 using namespace dp;
@@ -257,7 +258,7 @@ TEST_CASE("loss scaling: the scale grows after the growth interval and is restor
   DataParallelOptions options = with(on_gpus(2, 2), Amp::float16);
   options.loss_scale.initial = 1024;
   options.loss_scale.growth_interval = 2;
-  for (const Optimizer& optimizer : {Optimizer(Sgd{.lr = 0.05f, .momentum = 0.9f}), Optimizer(AdamW{.lr = 0.003f})}) {
+  for (const Optimizer& optimizer : optimizers_with_state()) {
     const auto train = [&](DataParallel& net, std::uint64_t first, std::uint64_t last) {
       for (std::uint64_t i = first; i < last; ++i) net.train_step(random_batch(model, 9, i), optimizer);
     };

@@ -6,6 +6,7 @@
 
 #include "support/catch.h"
 #include "support/emulated_bfloat16.h"
+#include "support/optimizers.h"
 #include "support/relative_distance.h"
 #include "support/sanitized.h"
 #include "support/training.h"
@@ -134,7 +135,7 @@ TEST_CASE("mixed precision on CPUs: all schedules of a pipeline give the same bi
 
 TEST_CASE("mixed precision on CPUs: a run continues from its weights and state with the same bits") {
   natively_and_emulated([] {
-    for (const Optimizer& optimizer : {Optimizer(kSgd), Optimizer(AdamW{.lr = 0.01f})}) {
+    for (const Optimizer& optimizer : optimizers_with_state()) {
       const Model model = wide_net();
       DataParallelOptions options = low(on_cpus(2));
       options.grad_accum_steps = 2;

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "dp/error.h"
+#include "engine/optimizer/optimizer.h"
 #include "support/catch.h"
 #include "support/training.h"
 
@@ -73,8 +74,8 @@ TEST_CASE("the memory estimate follows options that change the kernels, the stat
   options = on_cpus(2);
   options.threads_per_replica = 3;
   check("three threads", options, momentum);
-  check("AdamW", on_cpus(2), AdamW{});
-  check("no state", on_cpus(2), Sgd{});
+  for (const Optimizer& optimizer : engine::every_optimizer())
+    check(std::string(name_of(optimizer)).c_str(), on_cpus(2), optimizer);
   options = on_cpus(2);
   options.parameter_groups = {{.pattern = "a.*", .frozen = true}};
   options.clip_grad_norm = 1;
