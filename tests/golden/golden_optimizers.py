@@ -12,11 +12,30 @@ STEPS = 20
 SHAPES = {"fc1.weight": (16, 36), "fc1.bias": (16,), "fc2.weight": (7, 16), "fc2.bias": (7,)}
 
 
+class Lion(torch.optim.Optimizer):
+    """The rule of the paper, https://arxiv.org/abs/2302.06675, algorithm 2. PyTorch has none."""
+
+    def __init__(self, params, lr=1e-4, betas=(0.9, 0.99), weight_decay=0.0):
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            for weight in group["params"]:
+                average = self.state[weight].setdefault("exp_avg", torch.zeros_like(weight))
+                update = torch.sign(beta1 * average + (1 - beta1) * weight.grad)
+                weight -= group["lr"] * (update + group["weight_decay"] * weight)
+                average.copy_(beta2 * average + (1 - beta2) * weight.grad)
+
+
 # Each case: its name begins with that of the optimizer; PyTorch's class; the options of dp_train.
 CASES = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight-decay": 0.01}),
     "adamw": (torch.optim.AdamW, {"lr": 0.01, "opt-eps": 1e-8, "weight-decay": 0.1}),
     "adamw_other": (torch.optim.AdamW, {"lr": 0.003, "opt-betas": (0.8, 0.95), "opt-eps": 1e-3, "weight-decay": 0}),
+    "lion": (Lion, {"lr": 0.003, "weight-decay": 0.1}),
+    "lion_other": (Lion, {"lr": 0.001, "opt-betas": (0.8, 0.95)}),
 }
 ARGUMENTS = {"opt-betas": "betas", "opt-eps": "eps", "weight-decay": "weight_decay"}  # the others have equal names
 IN_DOUBLE = {"opt-betas"}  # the engine has the other numbers in float32

@@ -119,8 +119,38 @@ struct AdamW {
   using Rule = AdamRule<T>;
 };
 
+// Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms"), after w *= 1 - lr*weight_decay:
+// w -= lr * sign(beta1*m + (1-beta1)*g); m = beta2*m + (1-beta2)*g.
+struct Lion {
+  static constexpr const char* kName = "lion";
+  static constexpr OptimizerSlot kSlots[] = {{"exp_avg"}};
+  static constexpr bool kDecoupledDecay = true;
+
+  float lr = 1e-4f;
+  double beta1 = 0.9, beta2 = 0.99;
+  float weight_decay = 0;
+
+  template <typename T>
+  struct Rule {
+    T lr, keep1, share1, keep2, share2;
+
+    constexpr Rule(const RuleOptions& options, double rate, std::int64_t /*update*/)
+        : lr(T(rate)),
+          keep1(T(options.beta1)),
+          share1(T(1 - options.beta1)),
+          keep2(T(options.beta2)),
+          share2(T(1 - options.beta2)) {}
+    constexpr T operator()(T gradient, T weight, T& mean) const {
+      const T blend = keep1 * mean + share1 * gradient;
+      mean = keep2 * mean + share2 * gradient;
+      const T sign = blend > 0 ? T(1) : blend < 0 ? T(-1) : T(0);
+      return weight - lr * (sign + 0 * blend);  // NaN if the gradient is not finite: the sign alone would hide that
+    }
+  };
+};
+
 // Every alternative has `lr` and `weight_decay`.
-using Optimizer = std::variant<Sgd, AdamW>;
+using Optimizer = std::variant<Sgd, AdamW, Lion>;
 
 std::string_view name_of(const Optimizer& optimizer);  // kName: "sgd", "adamw"
 float& learning_rate(Optimizer& optimizer);
