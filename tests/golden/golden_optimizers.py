@@ -34,6 +34,8 @@ CASES = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight-decay": 0.01}),
     "adamw": (torch.optim.AdamW, {"lr": 0.01, "opt-eps": 1e-8, "weight-decay": 0.1}),
     "adamw_other": (torch.optim.AdamW, {"lr": 0.003, "opt-betas": (0.8, 0.95), "opt-eps": 1e-3, "weight-decay": 0}),
+    "adam": (torch.optim.Adam, {"lr": 0.01, "opt-eps": 1e-8}),
+    "adam_other": (torch.optim.Adam, {"lr": 0.003, "opt-betas": (0.8, 0.95), "opt-eps": 1e-3, "weight-decay": 0.1}),
     "lion": (Lion, {"lr": 0.003, "weight-decay": 0.1}),
     "lion_other": (Lion, {"lr": 0.001, "opt-betas": (0.8, 0.95)}),
 }

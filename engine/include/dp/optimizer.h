@@ -149,8 +149,23 @@ struct Lion {
   };
 };
 
+// torch.optim.Adam: AdamRule after g += weight_decay*w.
+struct Adam {
+  static constexpr const char* kName = "adam";
+  static constexpr OptimizerSlot kSlots[] = {{"exp_avg"}, {"exp_avg_sq"}};
+  static constexpr bool kDecoupledDecay = false;
+
+  float lr = 1e-3f;
+  double beta1 = 0.9, beta2 = 0.999;
+  float eps = 1e-8f;
+  float weight_decay = 0;
+
+  template <typename T>
+  using Rule = AdamRule<T>;
+};
+
 // Every alternative has `lr` and `weight_decay`.
-using Optimizer = std::variant<Sgd, AdamW, Lion>;
+using Optimizer = std::variant<Sgd, AdamW, Lion, Adam>;
 
 std::string_view name_of(const Optimizer& optimizer);  // kName: "sgd", "adamw"
 float& learning_rate(Optimizer& optimizer);
