@@ -192,6 +192,10 @@ OptionTable<Optimizer> make_optimizer_options() {
       }));
   add("opt-eps", kEps, where<float>([](auto& own) -> decltype((own.eps)) { return own.eps; }),
       "added to the denominator");
+  add("opt-alpha", kBeta, where<double>([](auto& own) -> decltype((own.alpha)) { return own.alpha; }),
+      "weight of the past in its averages");
+  add("opt-centered", accepts::flag(), where<bool>([](auto& own) -> decltype((own.centered)) { return own.centered; }),
+      "divide by the deviation from the mean gradient");
   add("weight-decay,--wd", kRate, where<float>([](auto& own) -> auto& { return own.weight_decay; }),
       "weight decay; an L2 penalty with " + joined(with_penalty(), " and "));
   return table;
@@ -273,6 +277,7 @@ void check(const Optimizer& optimizer) {
         if constexpr (requires { own.beta1; })
           for (const double beta : {own.beta1, own.beta2}) require("opt-betas", kBeta, beta);
         if constexpr (requires { own.eps; }) require("opt-eps", kEps, double{own.eps});
+        if constexpr (requires { own.alpha; }) require("opt-alpha", kBeta, own.alpha);
       },
       optimizer);
 }

@@ -38,9 +38,21 @@ CASES = {
     "adam_other": (torch.optim.Adam, {"lr": 0.003, "opt-betas": (0.8, 0.95), "opt-eps": 1e-3, "weight-decay": 0.1}),
     "lion": (Lion, {"lr": 0.003, "weight-decay": 0.1}),
     "lion_other": (Lion, {"lr": 0.001, "opt-betas": (0.8, 0.95)}),
+    "rmsprop": (torch.optim.RMSprop, {"lr": 0.003, "opt-eps": 1e-8}),
+    "rmsprop_momentum": (torch.optim.RMSprop, {"lr": 0.001, "opt-alpha": 0.9, "opt-eps": 1e-3, "momentum": 0.9}),
+    "rmsprop_centered": (
+        torch.optim.RMSprop,
+        {"lr": 0.001, "opt-eps": 1e-3, "momentum": 0.5, "opt-centered": True, "weight-decay": 0.1},
+    ),
 }
-ARGUMENTS = {"opt-betas": "betas", "opt-eps": "eps", "weight-decay": "weight_decay"}  # the others have equal names
-IN_DOUBLE = {"opt-betas"}  # the engine has the other numbers in float32
+ARGUMENTS = {  # the others have equal names
+    "opt-alpha": "alpha",
+    "opt-betas": "betas",
+    "opt-centered": "centered",
+    "opt-eps": "eps",
+    "weight-decay": "weight_decay",
+}
+IN_DOUBLE = {"opt-alpha", "opt-betas"}  # the engine has the other numbers in float32
 
 
 def as_stored(option, value):

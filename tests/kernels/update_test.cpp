@@ -20,7 +20,8 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Every optimizer with default options, and others that use other slots or branches.
 std::vector<Optimizer> optimizers() {
   std::vector<Optimizer> all = engine::every_optimizer();
-  all.insert(all.end(), {Sgd{.momentum = 0.9f}, AdamW{.beta1 = 0}});
+  all.insert(all.end(), {Sgd{.momentum = 0.9f}, AdamW{.beta1 = 0}, RmsProp{.alpha = 0.5, .momentum = 0.9f},
+                         RmsProp{.centered = true}, RmsProp{.momentum = 0.9f, .centered = true}});
   return all;
 }
 

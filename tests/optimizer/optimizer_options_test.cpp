@@ -64,6 +64,9 @@ TEST_CASE("values beyond the limits of an optimizer's option are refused") {
   CHECK(refusal(AdamW{.beta1 = -0.5}) == "--opt-betas is -0.5; " + share);
   CHECK(refusal(AdamW{.eps = 0}) == "--opt-eps is 0; it must be a number greater than 0, up to 1");
   CHECK(refusal(AdamW{.eps = 1.5f}) == "--opt-eps is 1.5; it must be a number greater than 0, up to 1");
+  CHECK(refusal(RmsProp{.alpha = 0, .momentum = 0.9f, .centered = true}) == "accepted");
+  CHECK(refusal(RmsProp{.alpha = 1}) == "--opt-alpha is 1; " + share);
+  CHECK(refusal(RmsProp{.momentum = 1}) == "--momentum is 1; " + share);
 }
 
 TEST_CASE("the options of an optimizer show and set its own members") {
@@ -71,6 +74,9 @@ TEST_CASE("the options of an optimizer show and set its own members") {
         Lines{"optimizer sgd", "lr 0.25", "momentum 0.5", "nesterov off", "weight-decay 0.125"});
   CHECK(applying(optimizer_options(), Optimizer(AdamW{})) ==
         Lines{"optimizer adamw", "lr 0.001", "opt-betas 0.9 0.999", "opt-eps 1e-08", "weight-decay 0.01"});
+  CHECK(applying(optimizer_options(), Optimizer(RmsProp{.momentum = 0.5f})) ==
+        Lines{"optimizer rmsprop", "lr 0.01", "momentum 0.5", "opt-eps 1e-08", "opt-alpha 0.99", "opt-centered off",
+              "weight-decay 0"});
   Optimizer optimizer = Sgd{.lr = 0.25f, .momentum = 0.5f};
   set(optimizer_options(), "optimizer", optimizer, std::string("sgd"));  // it is SGD already
   CHECK(std::get<Sgd>(optimizer).lr == 0.25f);

@@ -148,6 +148,31 @@ TEST_CASE("evaluations and updates without state hold no memory for it") {
   CHECK(net.optimizer_state().optimizer.empty());
 }
 
+TEST_CASE("a state has the slots that the options use, and begins at zero if they change") {
+  const Model model = small_convnet();
+  DataParallel net(model, on_cpus(2)), fresh(model, on_cpus(2));
+  const RmsProp plain, centered{.centered = true}, both{.momentum = 0.9f, .centered = true};
+  const auto slots = [&](const RmsProp& optimizer) {
+    for (std::uint64_t step = 0; step < 2; ++step) net.train_step(random_batch(model, 8, step), optimizer);
+    const OptimizerState state = net.optimizer_state();
+    CHECK(state.updates == 2);
+    const std::size_t parameters = model.parameters().size();
+    std::string text;
+    for (std::size_t i = 0; i < state.tensors.size(); i += parameters)
+      text += state.tensors[i].first.substr(0, state.tensors[i].first.find('.')) + " ";
+    return text;
+  };
+  CHECK(slots(plain) == "square_avg ");
+  const std::size_t bytes = net.memory_use(0).optimizer;
+  CHECK(slots(both) == "square_avg momentum_buffer grad_avg ");
+  CHECK(net.memory_use(0).optimizer == 3 * bytes);
+  fresh.set_weights(net.weights());
+  fresh.set_step_count(net.step_count());
+  CHECK(slots(centered) == "square_avg grad_avg ");
+  for (std::uint64_t step = 0; step < 2; ++step) fresh.train_step(random_batch(model, 8, step), centered);
+  CHECK(bit_equal(net.weights(), fresh.weights()));
+}
+
 TEST_CASE("an optimizer that follows updates without state begins with update 0") {
   const Model model = small_convnet();
   DataParallel net(model, on_cpus(2));

@@ -116,6 +116,7 @@ TEST_CASE("a checkpoint needs copies of the weights, the optimizer's state and t
   check(AdamW{}, false, false, 3 * copy + assembled);
   check(AdamW{}, true, false, 3 * copy + assembled);
   check(AdamW{}, false, true, copy);
+  check(RmsProp{.momentum = 0.9f, .centered = true}, false, false, 4 * copy + assembled);
 }
 
 TEST_CASE("the suggested batch size fits, and so do the replicas") {

@@ -20,6 +20,8 @@ TrainerOptions options_for(const std::string& name) {
   static const std::map<std::string, std::pair<std::string, OptionValue>> needed{
       {"opt-betas", {"optimizer", "adamw"}},
       {"opt-eps", {"optimizer", "adamw"}},
+      {"opt-alpha", {"optimizer", "rmsprop"}},
+      {"opt-centered", {"optimizer", "rmsprop"}},
       {"lr-step-size", {"lr-scheduler", "step"}},
       {"lr-gamma", {"lr-scheduler", "step"}},
       {"lr-milestones", {"lr-scheduler", "multistep"}},

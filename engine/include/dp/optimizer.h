@@ -29,7 +29,7 @@ struct OptimizerSlot {
 
 // The options that rules read, by the names that they have in every optimizer. 0: the optimizer does not have it.
 struct RuleOptions {
-  double momentum = 0, nesterov = 0, beta1 = 0, beta2 = 0, eps = 0;
+  double momentum = 0, nesterov = 0, beta1 = 0, beta2 = 0, eps = 0, alpha = 0, centered = 0;
 
   template <typename Own>
   static constexpr RuleOptions of(const Own& own) {
@@ -38,6 +38,8 @@ struct RuleOptions {
     if constexpr (requires { own.nesterov; }) options.nesterov = own.nesterov ? 1 : 0;
     if constexpr (requires { own.beta1; }) options.beta1 = own.beta1, options.beta2 = own.beta2;
     if constexpr (requires { own.eps; }) options.eps = static_cast<double>(own.eps);
+    if constexpr (requires { own.alpha; }) options.alpha = own.alpha;
+    if constexpr (requires { own.centered; }) options.centered = own.centered ? 1 : 0;
     return options;
   }
 };
@@ -164,8 +166,48 @@ struct Adam {
   using Rule = AdamRule<T>;
 };
 
+// torch.optim.RMSprop, after g += weight_decay*w: v = alpha*v + (1-alpha)*g*g; m = alpha*m + (1-alpha)*g;
+// b = momentum*b + g / (sqrt(centered ? v - m*m : v) + eps); w -= lr*b.
+struct RmsProp {
+  static constexpr const char* kName = "rmsprop";
+  static constexpr OptimizerSlot kSlots[] = {
+      {"square_avg"}, {"momentum_buffer", /*optional=*/true}, {"grad_avg", /*optional=*/true}};
+  static constexpr bool kDecoupledDecay = false;
+
+  float lr = 1e-2f;
+  double alpha = 0.99;
+  float eps = 1e-8f;
+  float momentum = 0;
+  bool centered = false;
+  float weight_decay = 0;
+
+  constexpr bool uses(std::size_t slot) const { return slot == 1 ? momentum != 0 : centered; }
+
+  template <typename T>
+  struct Rule {
+    T lr, keep, share, eps, momentum;
+    bool centered;
+
+    constexpr Rule(const RuleOptions& options, double rate, std::int64_t /*update*/)
+        : lr(T(rate)),
+          keep(T(options.alpha)),
+          share(T(1 - options.alpha)),
+          eps(T(options.eps)),
+          momentum(T(options.momentum)),
+          centered(options.centered != 0) {}
+    constexpr T operator()(T gradient, T weight, T& square, T& velocity, T& mean) const {
+      square = keep * square + share * gradient * gradient;
+      mean = keep * mean + share * gradient;
+      const T variance = centered ? square - mean * mean : square;
+      const T root = std::sqrt(variance < 0 ? T(0) : variance);  // rounding can make it negative
+      velocity = momentum * velocity + gradient / (root + eps);
+      return weight - lr * velocity;
+    }
+  };
+};
+
 // Every alternative has `lr` and `weight_decay`.
-using Optimizer = std::variant<Sgd, AdamW, Lion, Adam>;
+using Optimizer = std::variant<Sgd, AdamW, Lion, Adam, RmsProp>;
 
 std::string_view name_of(const Optimizer& optimizer);  // kName: "sgd", "adamw"
 float& learning_rate(Optimizer& optimizer);

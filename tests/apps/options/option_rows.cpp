@@ -20,7 +20,7 @@ std::vector<OptionRow> training_rows() {
     CHECK(base.has("checkpoints/last/ema.safetensors"));
     CHECK(base.text("checkpoints/last/ema.safetensors") != run.text("checkpoints/last/ema.safetensors"));
   };
-  const Words adamw{"--optimizer", "adamw"};
+  const Words adamw{"--optimizer", "adamw"}, rmsprop{"--optimizer", "rmsprop"};
   const Words step{"--lr-scheduler", "step"}, multistep{"--lr-scheduler", "multistep"};
   return {
       {"--batch-size", {"-b", "8"}, {"batch-size = 8"}, Weights::other},
@@ -37,6 +37,8 @@ std::vector<OptionRow> training_rows() {
        Weights::other},
       {"--opt-betas", {"--opt-betas", "0.8", "0.99"}, {"opt-betas = [0.8, 0.99]"}, Weights::other, Setting::mlp, adamw},
       {"--opt-eps", {"--opt-eps", "0.01"}, {"opt-eps = 0.01"}, Weights::other, Setting::mlp, adamw},
+      {"--opt-alpha", {"--opt-alpha", "0.5"}, {"opt-alpha = 0.5"}, Weights::other, Setting::mlp, rmsprop},
+      {"--opt-centered", {"--opt-centered"}, {"opt-centered = true"}, Weights::other, Setting::mlp, rmsprop},
       {"--weight-decay", {"--weight-decay", "0.01"}, {"weight-decay = 0.01"}, Weights::other},
       {"--freeze", {"--freeze", "fc1.*"}, {"freeze = [\"fc1.*\"]"}, Weights::other},
       {"--no-decay-norm-bias",

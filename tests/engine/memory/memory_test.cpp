@@ -76,6 +76,7 @@ TEST_CASE("the memory estimate follows options that change the kernels, the stat
   check("three threads", options, momentum);
   for (const Optimizer& optimizer : engine::every_optimizer())
     check(std::string(name_of(optimizer)).c_str(), on_cpus(2), optimizer);
+  check("three slots", on_cpus(2), RmsProp{.momentum = 0.9f, .centered = true});
   options = on_cpus(2);
   options.parameter_groups = {{.pattern = "a.*", .frozen = true}};
   options.clip_grad_norm = 1;
