@@ -1,4 +1,5 @@
-"""Adds the layer of softsign/layer.py to a copy of the tree as docs/internals/adding_a_layer.md says, and tests it.
+"""Adds the layer of softsign/layer.py to a copy of the tree as docs/internals/adding_a_layer.md says, and the optimizer
+of signum.py as CONTRIBUTING.md says, and tests both.
 
 follow_guide.py SOURCE                  only the checks of the next paragraph's first sentence, without a compiler
 follow_guide.py SOURCE WORK COMPILER    SOURCE: the tree; WORK: a folder for the copy and its build
@@ -15,6 +16,7 @@ import shutil
 import subprocess
 import sys
 
+import signum
 from softsign.layer import INSERTIONS, NEW_FILES, REFUSED, TESTS
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -40,14 +42,14 @@ def files_of(source):
 
 
 def with_layer(files, left_out=""):
-    """The files with the layer, except for the insertions into `left_out`."""
+    """The files with the layer, except for the insertions into `left_out`, and with the optimizer."""
     after = dict(files)
-    for _, path, anchor, text in INSERTIONS:
+    for path, anchor, text in [insertion[1:] for insertion in INSERTIONS] + list(signum.INSERTIONS):
         if path == left_out:
             continue
         content = after[path].decode()
         if content.count(anchor) != 1:
-            fail(f"{path} has {content.count(anchor)} times the text '{anchor}'; update softsign/layer.py")
+            fail(f"{path} has {content.count(anchor)} times the text '{anchor}'; update softsign/layer.py or signum.py")
         after[path] = content.replace(anchor, text.replace("@", anchor)).encode()
     for _, name, path in NEW_FILES:
         after[path] = (HERE / "softsign" / name).read_bytes()
@@ -69,6 +71,14 @@ def check_names(guide, files):
     for source in re.findall(r"`([\w/]+\.cpp)`", "\n".join(rows)):
         if source not in [refused for _, refused in REFUSED]:
             fail(f"no entry of REFUSED in softsign/layer.py is about {source}")
+
+
+def check_names_of_optimizer(guide):
+    """The section on optimizers names the files that the optimizer changes."""
+    section = re.search(r"^## Add an optimizer$(.*?)(?=^## |\Z)", guide, re.M | re.S)[1]
+    for path, *_ in signum.INSERTIONS:
+        if f"`{path}`" not in section:
+            fail(f"the section on optimizers in CONTRIBUTING.md does not name `{path}`")
 
 
 def write(folder, files):
@@ -107,6 +117,7 @@ def main(source, work="", compiler=""):
         return 4
     files = files_of(pathlib.Path(source))
     check_names(files[GUIDE].decode(), files)
+    check_names_of_optimizer(files["CONTRIBUTING.md"].decode())
     changed = with_layer(files)
     if not work:
         return 0
@@ -117,8 +128,9 @@ def main(source, work="", compiler=""):
              "-DCMAKE_CXX_FLAGS_RELEASE=-O0", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", "-DDP_WERROR=ON", "-DDP_CUDA=OFF",
              "-DDP_BUILD_APPS=OFF", "-DDP_INSTALL=OFF"], "the tree with the layer cannot be configured")
     check_refused(files, tree, build)
-    command(["cmake", "--build", build, "-j", JOBS, "--target", *TESTS], "the tree with the layer does not build")
-    for program in TESTS:
+    programs = TESTS + signum.TESTS
+    command(["cmake", "--build", build, "-j", JOBS, "--target", *programs], "the tree with the layer does not build")
+    for program in programs:
         found = [path for path in build.rglob(program) if path.is_file()]
         print(command(found[:1], f"{program} fails").strip(), flush=True)
     return 0

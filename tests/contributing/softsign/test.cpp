@@ -112,3 +112,17 @@ TEST_CASE("a network with softsign has the reference's gradients on every device
     CHECK(loss() < 0.9 * before);
   }
 }
+
+TEST_CASE("an added optimizer updates the weights alike on every device and learns a batch") {
+  const Model model = softsign_net();
+  const Batch batch = random_batch(model, 9);
+  for (const DeviceKind kind : tested_kinds()) {
+    INFO(to_string(Device{kind, 0}));
+    DataParallel net(model, on_one(kind));
+    const auto loss = [&] { return cross_entropy(net.forward(batch.images), batch.labels).value; };
+    const double before = loss();
+    for (int step = 0; step < 20; ++step) net.train_step(batch, Signum{.lr = 0.01f});
+    CHECK(loss() < 0.9 * before);
+    CHECK(net.optimizer_state().optimizer == "signum");
+  }
+}
