@@ -115,7 +115,7 @@ std::vector<PhaseTimes> DataParallel::take_phase_times() {
 }
 
 const Model& DataParallel::model() const { return state_->setup.model; }
-const DataParallelOptions& DataParallel::options() const { return state_->setup.options; }
+const DataParallelOptions& DataParallel::options() const { return state_->chosen_options; }
 
 int DataParallel::size() const { return state_->setup.replica_count() * state_->setup.stage_count(); }
 

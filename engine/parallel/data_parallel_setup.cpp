@@ -109,6 +109,7 @@ std::string graphs_refusal(const engine::Team& team) {
 
 DataParallel::State::State(const Model& model, ResolvedOptions resolved)
     : setup(model, std::move(resolved.options)),
+      chosen_options(setup.options),
       communicator_reason(std::move(resolved.communicator_reason)),
       threads_notice(std::move(resolved.threads_notice)),
       team(setup),
@@ -126,6 +127,8 @@ DataParallel::State::State(const Model& model, ResolvedOptions resolved)
         refuse("--reduce-dtype differs between the ranks; start all ranks with the same one");
   }
   make_workers();
+  if (setup.pipelined()) chosen_options.pipeline.cuts.clear();
+  for (const engine::Cut& cut : setup.cuts) chosen_options.pipeline.cuts.push_back(cut.name);
   if (*options.timeout_seconds > 0 || options.stop != nullptr) team.start_watchdog();  // the first collectives follow
   make_communicators();
   if (setup.scales_loss()) engine::write_loss_scale(team, {options.loss_scale.initial, 0});
@@ -170,7 +173,7 @@ void DataParallel::State::make_workers() {
 
 // Also chooses the buckets, whose size may depend on the communicators' speed.
 void DataParallel::State::make_communicators() {
-  DataParallelOptions& options = setup.options;
+  const DataParallelOptions& options = setup.options;
   const std::size_t count = options.devices.size();
   std::vector<std::unique_ptr<kernels::Communicator>> of_buckets(count), of_compute(count);
   team.run_watched([&] {
@@ -190,7 +193,7 @@ void DataParallel::State::make_communicators() {
   const std::size_t usual = options.bucket_bytes != 0 ? 0 : usual_bucket_bytes(team, of_buckets);
   std::vector<std::vector<engine::Bucket>> buckets;  // per stage
   for (const engine::Stage& stage : setup.stages) buckets.push_back(setup.buckets_of(stage, usual));
-  if (usual != 0) options.bucket_bytes = usual;
+  if (usual != 0) chosen_options.bucket_bytes = usual;
   std::vector<engine::GradientNormOfStages> norms;
   team.run_watched([&] { norms = team.connect_stages_for_norm(buckets); });
   const LossScaleOptions& scale = options.loss_scale;

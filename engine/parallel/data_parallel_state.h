@@ -54,6 +54,8 @@ struct DataParallel::State {
   }
 
   engine::ModelSetup setup;
+  // setup.options, with the cuts and the bucket size that were chosen on the devices: what options() returns.
+  DataParallelOptions chosen_options;
   const std::string communicator_reason, threads_notice;
   std::vector<std::string> device_names;
   engine::Team team;

@@ -108,11 +108,7 @@ void ModelSetup::choose_cuts(kernels::Context& context, const OpenContext& open)
   const bool measures = options.pipeline.measured && chosen.empty();
   const std::vector<PieceCost> costs = costs_between(*this, all, context, measures ? open : OpenContext());
   if (chosen.empty()) chosen = balanced_cuts(all, costs, stage_count(), memory_per_device(options));
-  options.pipeline.cuts.clear();
-  for (const int index : chosen) {
-    cuts.push_back(all[static_cast<std::size_t>(index)]);
-    options.pipeline.cuts.push_back(cuts.back().name);
-  }
+  for (const int index : chosen) cuts.push_back(all[static_cast<std::size_t>(index)]);
   balance = balance_of(costs, chosen);
 }
 

@@ -109,14 +109,14 @@ struct ModelSetup {
   const Norm* first_norm_on_1x1_images() const;  // which have one value per channel; null if there is none
 
   const Model model;
-  DataParallelOptions options;  // resolved
+  const DataParallelOptions options;  // resolved
   const Failpoints failpoints;
   std::vector<Cut> cuts;     // between the stages
   double balance = 1;        // mean modelled or measured time of the stages, divided by that of the slowest
   std::deque<Stage> stages;  // in forward order
 
  private:
-  // Uses the cuts of the options, if they name any. Otherwise chooses cuts for stages of equal time.
+  // Sets `cuts`: those that the options name, or else cuts for stages of equal time.
   void choose_cuts(kernels::Context& context, const OpenContext& open);
 };
 
