@@ -17,8 +17,9 @@ using Lines = std::vector<std::string>;
 struct Describe {
   std::string operator()(const Input&) const { return "input"; }
   std::string operator()(const Conv2d& c) const {
-    return fmt::format("conv {} of {}, stride {}, padding {}{}", c.out_channels, to_string(c.kernel),
-                       to_string(c.stride), to_string(c.padding), c.bias ? ", bias" : "");
+    return fmt::format("conv {} of {}, stride {}, padding {}{}{}", c.out_channels, to_string(c.kernel),
+                       to_string(c.stride), to_string(c.padding),
+                       c.groups > 1 ? fmt::format(", {} groups", c.groups) : "", c.bias ? ", bias" : "");
   }
   std::string operator()(const BatchNorm2d& n) const { return fmt::format("norm {:g} {:g}", n.eps, n.momentum); }
   std::string operator()(const Add&) const { return "add"; }
@@ -42,9 +43,14 @@ Lines described(const Model& model) {
   return lines;
 }
 
+// The 3x3 convolutions of bottlenecks: `width` times the channels of the stage, in groups.
+struct Inner {
+  std::int64_t width = 1, groups = 1;
+};
+
 // The layers of a torchvision ResNet in forward order. counts: the blocks of each stage.
 Lines resnet_lines(std::vector<int> counts, bool bottlenecks, bool imagenet_stem, std::int64_t width,
-                   std::int64_t classes) {
+                   std::int64_t classes, const Inner& inner = {}) {
   const auto conv = [](std::int64_t channels, int kernel, int stride) {
     return fmt::format("conv {} of {}, stride {}, padding {}", channels, kernel, stride, kernel / 2);
   };
@@ -56,8 +62,10 @@ Lines resnet_lines(std::vector<int> counts, bool bottlenecks, bool imagenet_stem
       const std::int64_t channels = width << stage, out = bottlenecks ? 4 * channels : channels;
       const int stride = stage > 0 && block == 0 ? 2 : 1;
       if (bottlenecks)
-        lines.insert(lines.end(), {conv(channels, 1, 1), norm, "relu", conv(channels, 3, stride), norm, "relu",
-                                   conv(out, 1, 1), norm});
+        lines.insert(lines.end(), {conv(inner.width * channels, 1, 1), norm, "relu",
+                                   conv(inner.width * channels, 3, stride) +
+                                       (inner.groups > 1 ? fmt::format(", {} groups", inner.groups) : ""),
+                                   norm, "relu", conv(out, 1, 1), norm});
       else
         lines.insert(lines.end(), {conv(channels, 3, stride), norm, "relu", conv(out, 3, 1), norm});
       if (block == 0 && (stage > 0 || bottlenecks)) lines.insert(lines.end(), {conv(out, 1, stride), norm});
@@ -69,6 +77,39 @@ Lines resnet_lines(std::vector<int> counts, bool bottlenecks, bool imagenet_stem
 
 Lines resnet18_lines(bool imagenet_stem, std::int64_t width, std::int64_t classes) {
   return resnet_lines({2, 2, 2, 2}, false, imagenet_stem, width, classes);
+}
+
+// torchvision's inverted residual: `in` channels, `expansion` times as many, and `out`.
+Lines inverted_residual(std::int64_t in, std::int64_t expansion, std::int64_t out, int stride) {
+  const std::int64_t wide = in * expansion;
+  const std::string norm = "norm 1e-05 0.1";
+  Lines lines;
+  if (expansion > 1) lines = {fmt::format("conv {} of 1, stride 1, padding 0", wide), norm, "relu6"};
+  lines.insert(lines.end(), {fmt::format("conv {0} of 3, stride {1}, padding 1, {0} groups", wide, stride), norm,
+                             "relu6", fmt::format("conv {} of 1, stride 1, padding 0", out), norm});
+  if (stride == 1 && in == out) lines.emplace_back("add");
+  return lines;
+}
+
+Lines mobilenet_lines(std::int64_t classes) {
+  const std::string norm = "norm 1e-05 0.1";
+  Lines lines{"input", "conv 32 of 3, stride 2, padding 1", norm, "relu6"};
+  const auto append = [&](const Lines& more) { lines.insert(lines.end(), more.begin(), more.end()); };
+  append(inverted_residual(32, 1, 16, 1));
+  append(inverted_residual(16, 6, 24, 2));
+  append(inverted_residual(24, 6, 24, 1));
+  append(inverted_residual(24, 6, 32, 2));
+  for (int i = 0; i < 2; ++i) append(inverted_residual(32, 6, 32, 1));
+  append(inverted_residual(32, 6, 64, 2));
+  for (int i = 0; i < 3; ++i) append(inverted_residual(64, 6, 64, 1));
+  append(inverted_residual(64, 6, 96, 1));
+  for (int i = 0; i < 2; ++i) append(inverted_residual(96, 6, 96, 1));
+  append(inverted_residual(96, 6, 160, 2));
+  for (int i = 0; i < 2; ++i) append(inverted_residual(160, 6, 160, 1));
+  append(inverted_residual(160, 6, 320, 1));
+  append({"conv 1280 of 1, stride 1, padding 0", norm, "relu6", "global average", "flatten", "dropout 0.2",
+          fmt::format("linear {}, bias", classes)});
+  return lines;
 }
 
 TEST_CASE("the models have the documented layers and sizes") {
@@ -91,20 +132,32 @@ TEST_CASE("the models have the documented layers and sizes") {
   CHECK(described(models::resnet50({.width = 8})) == resnet_lines({3, 4, 6, 3}, true, false, 8, 10));
   CHECK(described(models::find("resnet101").make({3, 64, 64}, 7)) == resnet_lines({3, 4, 23, 3}, true, true, 64, 7));
   CHECK(described(models::find("resnet152").make({3, 64, 64}, 10)) == resnet_lines({3, 8, 36, 3}, true, true, 64, 10));
+  CHECK(described(models::find("resnext50_32x4d").make({3, 64, 64}, 10)) ==
+        resnet_lines({3, 4, 6, 3}, true, true, 64, 10, {.width = 2, .groups = 32}));
+  CHECK(described(models::find("wide_resnet50_2").make({3, 32, 32}, 10)) ==
+        resnet_lines({3, 4, 6, 3}, true, false, 64, 10, {.width = 2}));
+  CHECK(described(models::find("mobilenet_v2").make({3, 64, 64}, 10)) == mobilenet_lines(10));
   struct {
     const char* name;
     Shape input;
     std::int64_t classes, parameters;
-  } const sizes[] = {{"mnist_convnet", {1, 28, 28}, 10, 1199882}, {"mlp", {1, 28, 28}, 10, 101770},
-                     {"resnet18", {3, 32, 32}, 10, 11173962},     {"resnet18", {3, 32, 32}, 100, 11220132},
-                     {"resnet18", {3, 224, 224}, 1000, 11689512}, {"resnet34", {3, 224, 224}, 1000, 21797672},
-                     {"resnet50", {3, 224, 224}, 1000, 25557032}, {"resnet101", {3, 224, 224}, 1000, 44549160},
-                     {"resnet152", {3, 224, 224}, 1000, 60192808}};
+  } const sizes[] = {{"mnist_convnet", {1, 28, 28}, 10, 1199882},
+                     {"mlp", {1, 28, 28}, 10, 101770},
+                     {"resnet18", {3, 32, 32}, 10, 11173962},
+                     {"resnet18", {3, 32, 32}, 100, 11220132},
+                     {"resnet18", {3, 224, 224}, 1000, 11689512},
+                     {"resnet34", {3, 224, 224}, 1000, 21797672},
+                     {"resnet50", {3, 224, 224}, 1000, 25557032},
+                     {"resnet101", {3, 224, 224}, 1000, 44549160},
+                     {"resnet152", {3, 224, 224}, 1000, 60192808},
+                     {"resnext50_32x4d", {3, 224, 224}, 1000, 25028904},
+                     {"wide_resnet50_2", {3, 224, 224}, 1000, 68883240},
+                     {"mobilenet_v2", {3, 224, 224}, 1000, 3504872}};
   for (const auto& size : sizes) {
     INFO(size.name << ", " << size.classes << " classes");
     CHECK(models::find(size.name).make(size.input, size.classes).parameter_count() == size.parameters);
   }
-  CHECK(models::registry().size() == 7);
+  CHECK(models::registry().size() == 10);
 }
 
 struct Spread {
@@ -114,9 +167,10 @@ Spread spread_of(const Tensor& tensor) {
   Spread spread;
   const auto n = static_cast<double>(tensor.numel());
   for (const float x : tensor.span<float>()) {
-    spread.mean += double{x} / n;
+    spread.mean += double{x};
     spread.largest = std::max(spread.largest, std::abs(double{x}));
   }
+  spread.mean /= n;
   for (const float x : tensor.span<float>()) spread.deviation += std::pow(double{x} - spread.mean, 2) / n;
   spread.deviation = std::sqrt(spread.deviation);
   return spread;
@@ -133,6 +187,7 @@ void check_start(const Model& model, bool residual) {
     const Shape& in = model.layers()[static_cast<std::size_t>(layer.inputs[0])].output;
     const auto* const conv = std::get_if<Conv2d>(&layer.kind);
     const double window = conv ? conv->kernel.h * conv->kernel.w : 1;
+    const auto* const linear = std::get_if<Linear>(&layer.kind);
     const double bound = 1 / std::sqrt(static_cast<double>(in[0]) * window);  // kaiming_uniform_(a = sqrt 5)
     Tensor start;
     for (const auto& [name, tensor] : weights)
@@ -147,6 +202,12 @@ void check_start(const Model& model, bool residual) {
       CHECK(std::abs(spread.mean) <= slack * deviation);
       CHECK(spread.deviation == Approx(deviation).epsilon(slack));
       CHECK(spread.largest > 2 * deviation);  // beyond the range of a uniform distribution
+    } else if (linear != nullptr && linear->init && parameter.name.ends_with(".bias")) {
+      CHECK(spread.largest == 0);
+    } else if (linear != nullptr && linear->init) {  // normal_(0, 0.01)
+      CHECK(std::abs(spread.mean) <= slack * 0.01);
+      CHECK(spread.deviation == Approx(0.01).epsilon(slack));
+      CHECK(spread.largest > 0.02);
     } else {
       CHECK(std::abs(spread.mean) <= slack * bound);
       CHECK(spread.largest <= bound * (1 + 1e-6));
@@ -162,6 +223,9 @@ TEST_CASE("initial weights are drawn from PyTorch's distributions") {
   check_start(models::mlp(), false);
   check_start(models::resnet18({.input = {3, 8, 8}, .width = 32}), true);
   check_start(models::resnet50({.input = {3, 8, 8}, .width = 16}), true);
+  check_start(models::resnext50_32x4d({.input = {3, 8, 8}, .width = 16}), true);
+  check_start(models::wide_resnet50_2({.input = {3, 8, 8}, .width = 16}), true);
+  check_start(models::mobilenet_v2({.classes = 10, .input = {3, 32, 32}}), true);
 }
 
 TEST_CASE("a model and a data set select the documented recipe, and every other option has its default") {
@@ -181,6 +245,9 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
       {"resnet50", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
       {"resnet101", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
       {"resnet152", "cifar10", "cifar10", 0.1, 1e-4, ScheduleKind::multistep, {10, 20}, 30, 256},
+      {"resnext50_32x4d", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::multistep, {27, 54, 81}, 90, 256},
+      {"wide_resnet50_2", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::cosine, {}, 90, 256},
+      {"mobilenet_v2", nullptr, "imagefolder", 0.045, 4e-5, ScheduleKind::cosine, {}, 90, 256},
       {"mnist_convnet", "mnist", "mnist", 0.05, 0, ScheduleKind::cosine, {}, 3},
       {"mnist_convnet", "fashion_mnist", "fashion_mnist", 0.05, 0, ScheduleKind::cosine, {}, 10},
       {"mlp", "synthetic", "synthetic", 0.05, 0, ScheduleKind::cosine, {}, 1},

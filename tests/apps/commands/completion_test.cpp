@@ -30,7 +30,8 @@ echo "${COMPREPLY[@]}")");
 TEST_CASE("completion: bash offers options, their values, and commands") {
   CHECK(offered("--model-ema-d") == "--model-ema-decay\n");
   CHECK(offered("--optimizer sg") == "sgd\n");
-  CHECK(offered("--cpu 2 --arch resn") == "resnet18 resnet34 resnet50 resnet101 resnet152\n");
+  CHECK(offered("--cpu 2 --arch resn") == "resnet18 resnet34 resnet50 resnet101 resnet152 resnext50_32x4d\n");
+  CHECK(offered("--arch w") == "wide_resnet50_2\n");
   CHECK(offered("-a mnist_") == "mnist_convnet\n");
   CHECK(offered("--dataset cifar1") == "cifar10 cifar100\n");
   CHECK(offered("estim") == "estimate-memory\n");

@@ -30,6 +30,9 @@ TEST_CASE("the lists of models and of data sets are tables") {
         "resnet50         residual, 50 layers, bottlenecks: 25.6 M parameters\n"
         "resnet101        residual, 101 layers, bottlenecks: 44.5 M parameters\n"
         "resnet152        residual, 152 layers, bottlenecks: 60.2 M parameters\n"
+        "resnext50_32x4d  resnet50 with 32 groups of 4 channels: 25.0 M parameters\n"
+        "wide_resnet50_2  resnet50 with bottlenecks of twice the width: 68.9 M parameters\n"
+        "mobilenet_v2     inverted residuals of depthwise convolutions: 3.5 M parameters\n"
         "mlp              one hidden layer of 128 units; the smallest example of a model\n");
   CHECK(printed({"--list-datasets"}, temp) ==
         "data set       image          classes  epochs  network\n"
