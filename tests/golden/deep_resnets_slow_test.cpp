@@ -9,9 +9,11 @@ TEST_CASE("ResNet101 and ResNet152 equal torchvision's") {
   check_imagenet(net);
   check_kinkless(net);
   check_fused_resnet(net.golden(), net.kinkless_case(), 2);
-  check_resnet_start(net.golden(), net.make, net.parameters);
+  check_start(net);
 }
 
-TEST_CASE("ResNet50 in float64 equals torchvision's in float64") {
-  check_resnet_errors(resnet_errors(kResnet50.golden(), kResnet50.kinkless_case(), on_reference()), 1e-12, 1e-12);
+TEST_CASE("ResNet50 and its variants in float64 equal torchvision's in float64") {
+  const DeepResnet net = GENERATE(kResnet50, kResnext50, kWideResnet50);
+  INFO(net.name);
+  check_resnet_errors(resnet_errors(net.golden(), net.kinkless_case(), on_reference()), 1e-12, 1e-12);
 }

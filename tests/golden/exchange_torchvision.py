@@ -1,4 +1,4 @@
-"""Exchanges a ResNet's weights with torchvision. Arguments: ask, write or check; a folder; a network. Exit status 4:
+"""Exchanges a network's weights with torchvision. Arguments: ask, write or check; a folder; a network. Exit status 4:
 torchvision is not installed."""
 
 import pathlib
@@ -62,7 +62,8 @@ def check_state(folder, network):
     for name, tensor in model.state_dict().items():
         given = state[name]
         assert tensor.dtype == given.dtype and tensor.shape == given.shape, f"{name}: {given.dtype} {given.shape}"
-    assert state["bn1.num_batches_tracked"].dtype == torch.int64 and state["bn1.num_batches_tracked"].shape == ()
+    counters = [tensor for name, tensor in state.items() if name.endswith("num_batches_tracked")]
+    assert counters and all(tensor.dtype == torch.int64 and tensor.shape == () for tensor in counters)
     given = load(folder / "expected.safetensors")
     with torch.no_grad():
         predictions = model(given["images"])

@@ -1,4 +1,4 @@
-"""torchvision's ResNets: one training forward and backward in float64, then a prediction."""
+"""torchvision's ResNets and MobileNetV2: one training forward and backward in float64, then a prediction."""
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ SIGNS = 777        # random key of these vectors
 TRACKED = 5        # num_batches_tracked before the step
 
 # network: name of a case: stem, ReLUs, classes, image size, batch size, number of the batch. For "kinkless", see
-# search().
+# search(). MobileNetV2 has its own stem.
 CASES = {
     "resnet18": {
         "cifar": ("cifar", True, 10, 32, 8, 0),
@@ -29,12 +29,30 @@ for _network, _number in (("resnet34", 18), ("resnet50", 39), ("resnet101", 36),
         "imagenet": ("imagenet", True, 20, 64, 4, 1),
         "kinkless": ("cifar", True, 10, 8, 16, _number),
     }
+for _network, _number in (("resnext50_32x4d", 50), ("wide_resnet50_2", 121)):
+    CASES[_network] = {
+        "imagenet": ("imagenet", True, 20, 64, 4, 1),
+        "kinkless": ("cifar", True, 10, 8, 16, _number),
+    }
+CASES["mobilenet_v2"] = {
+    "imagenet": ("imagenet", True, 20, 64, 4, 1),
+    "kinkless": ("imagenet", True, 10, 48, 8, 262),
+}
 # The distance of "kinkless" from a kink.
-MARGIN = {"resnet18": 2e-5, "resnet34": 1e-4, "resnet50": 1e-5, "resnet101": 8e-6, "resnet152": 8e-6}
+MARGIN = {
+    "resnet18": 2e-5, "resnet34": 1e-4, "resnet50": 1e-5, "resnet101": 8e-6, "resnet152": 8e-6,
+    "resnext50_32x4d": 4e-5, "wide_resnet50_2": 1.5e-5, "mobilenet_v2": 1.5e-5,
+}
+# Networks and cases whose running statistics are stored: whole, or as PRODUCTS.
+RUNNING = [("resnet18", "cifar"), ("resnet18", "imagenet")]
+RUNNING_PRODUCTS = [(_network, "imagenet") for _network in ("resnext50_32x4d", "wide_resnet50_2", "mobilenet_v2")]
 
 
 def network(name, stem, relu, classes):
     model = getattr(torchvision.models, name)(num_classes=classes)
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0  # random masks are not PyTorch's
     if stem == "cifar":
         model.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)
         model.maxpool = torch.nn.Identity()
@@ -45,12 +63,24 @@ def network(name, stem, relu, classes):
     return model
 
 
+def of_classifier(name):
+    return name.startswith(("fc.", "classifier."))
+
+
+def ends_block(network, name):
+    """Whether a normalisation is the last one of a block. MobileNetV2's blocks end with `conv.3`, the first with
+    `conv.2`, after a convolution without a ReLU."""
+    if network == "mobilenet_v2":
+        return ".conv.2." in name or ".conv.3." in name
+    return (".bn2." if network in ("resnet18", "resnet34") else ".bn3.") in name
+
+
 def bounds(name, tensor, features):
     """Bounds of a uniform distribution: for weights with torchvision's variance, else wide enough to show errors."""
     if tensor.dim() == 4:
         bound = np.float32(np.sqrt(6.0 / (tensor.shape[0] * tensor[0, 0].numel())))
         return -bound, bound
-    if name.startswith("fc."):
+    if of_classifier(name):
         bound = np.float32(1 / np.sqrt(float(features)))
         return -bound, bound
     return (0.5, 1.5) if name.endswith(("weight", "running_var")) else (-0.5, 0.5)
@@ -62,10 +92,10 @@ def drawn_state(name, model):
     With the distributions of bounds(), rounding errors of gradients grow with the number of blocks, to 1e-2 in 50
     layers. Networks deeper than ResNet18 have other values. The last normalisation of a block has small positive
     weights and biases, so each block adds little to its input. The other biases of normalisations are moved by 3 away
-    from zero inside a block, and by +3 elsewhere, so few inputs of ReLUs are close to zero.
+    from zero inside a block, and by +3 elsewhere, so few inputs of ReLUs are close to zero. In MobileNetV2 all of them
+    are moved by +3, to the middle between the two kinks of ReLU6.
     """
-    features = model.fc.in_features
-    last = ".bn2." if features == 512 else ".bn3."
+    features = next(tensor.shape[1] for tensor in model.state_dict().values() if tensor.dim() == 2)
     state = {}
     for index, (key, tensor) in enumerate(model.state_dict().items()):
         if key.endswith("num_batches_tracked"):
@@ -73,8 +103,8 @@ def drawn_state(name, model):
             continue
         random, count = Random(SEED, "init", index), tensor.numel()
         values = random.between(*bounds(key, tensor, features), count)
-        if name != "resnet18" and tensor.dim() == 1 and key.endswith((".weight", ".bias")) and not key.startswith("fc."):
-            if last in key:
+        if name != "resnet18" and tensor.dim() == 1 and key.endswith((".weight", ".bias")) and not of_classifier(key):
+            if ends_block(name, key):
                 values = np.abs(values) * np.float32(0.25)
             elif key.endswith(".bias"):
                 inside = key.startswith("layer") and "downsample" not in key
@@ -116,15 +146,17 @@ class Result:
 
 
 def margin(model, images):
-    """The smallest input of a ReLU, relative to the root mean square of its tensor."""
+    """The smallest distance of a ReLU's input from a kink, relative to the root mean square of its tensor."""
     smallest = []
 
     def look(module, inputs, output):
-        smallest.append((inputs[0].abs().min() / inputs[0].square().mean().sqrt()).item())
+        x = inputs[0]
+        for kink in (0, 6) if isinstance(module, torch.nn.ReLU6) else (0,):
+            smallest.append(((x - kink).abs().min() / x.square().mean().sqrt()).item())
 
     hooks = []
     for module in model.modules():
-        if isinstance(module, torch.nn.ReLU):
+        if isinstance(module, (torch.nn.ReLU, torch.nn.ReLU6)):
             module.inplace = False
             hooks.append(module.register_forward_hook(look))
     with torch.no_grad():
@@ -169,16 +201,22 @@ def scale(name, tensors, network):
     normalisation's bias is relative to the gradients of its weight and bias together, because later normalisations
     cancel most of the bias's gradient. Before a 1x1 convolution, without a ReLU, they cancel all of it."""
     own = np.linalg.norm(tensors[name])
-    if network == "resnet18" or "gradient." not in name or not name.endswith(".bias") or name.endswith("fc.bias"):
+    of_normalisation = name.endswith(".bias") and not of_classifier(name.removeprefix("gradient."))
+    if network == "resnet18" or not name.startswith("gradient.") or not of_normalisation:
         return own
     return np.hypot(own, np.linalg.norm(tensors[name.removesuffix("bias") + "weight"]))
 
 
+def as_products(name, values, norm):
+    """The root mean square of a difference's products estimates its norm. Errors are relative to `norm`."""
+    return {f"{name}.products": products(values.reshape(-1)), f"{name}.norm": np.array([norm])}
+
+
 def stored(name, values, norm):
-    """The whole tensor, or its products: the root mean square of a difference's products estimates its norm. `norm`, to
-    which an error is relative, is stored too, unless it follows from the stored tensor."""
+    """The whole tensor, or its products. `norm`, to which an error is relative, is stored too, unless it follows from
+    the stored tensor."""
     if values.size > WHOLE and ".gradient." in name:
-        return {f"{name}.products": products(values.reshape(-1)), f"{name}.norm": np.array([norm])}
+        return as_products(name, values, norm)
     return {name: values} if norm == np.linalg.norm(values) else {name: values, f"{name}.norm": np.array([norm])}
 
 
@@ -205,13 +243,18 @@ def all_cases(name):
     """The images of "smooth" are small because of its biases. Without a ReLU, a bias before a convolution and a
     normalisation matters only at the border of the image. If the border is a small part, the bias gradient is the
     remainder of sums that cancel. The error of PyTorch's float32 is 5e-5 of such a gradient's norm at 32x32, and 8e-6
-    at 16x16. Running statistics are stored for ResNet18 only."""
+    at 16x16."""
     tensors = initial_spread(name)
     for case, settings in CASES[name].items():
         exact, single = Result(name, settings, torch.float64).tensors, Result(name, settings, torch.float32).tensors
         for key, values in exact.items():
-            if not key.startswith("running.") or (name == "resnet18" and case in ("cifar", "imagenet")):
+            if not key.startswith("running."):
                 tensors |= stored(f"{case}.{key}", values, scale(key, exact, name))
+            elif (name, case) in RUNNING:
+                tensors[f"{case}.{key}"] = values
+            elif (name, case) in RUNNING_PRODUCTS and values.dtype == np.float64:
+                before = drawn_state(name, network(name, *settings[:3]))[key.removeprefix("running.")].numpy()
+                tensors |= as_products(f"{case}.{key}", values, np.linalg.norm(values - before))
         for kind in ("logits", "running", "gradient", "predictions"):
             print(name, case, kind, "float32 of PyTorch:", *worst(exact, single, kind, name))
     kept, number = search(name, [CASES[name]["kinkless"][-1]])

@@ -9,12 +9,19 @@ import sys
 import golden_functions
 import golden_layers
 import golden_mnist
+import golden_models
 import golden_norm
 import golden_optimizers
 import golden_resnet
 import golden_windows
 import philox
 import safetensors_file
+
+
+def of_network(network):
+    steps = golden_models.all_steps(network) if network in golden_models.SMALL else {}
+    return golden_resnet.all_cases(network) | steps
+
 
 if __name__ == "__main__":
     here = pathlib.Path(__file__).resolve().parent
@@ -26,7 +33,7 @@ if __name__ == "__main__":
         "residual_layers": golden_norm.all_layers,
         "mnist_steps": golden_mnist.all_steps,
         "optimizers": golden_optimizers.all_runs,
-    } | {network: functools.partial(golden_resnet.all_cases, network) for network in golden_resnet.CASES}
+    } | {network: functools.partial(of_network, network) for network in golden_resnet.CASES}
     for name in sys.argv[1:] or files:
         tensors = files[name]()
         safetensors_file.write(here / f"{name}.safetensors", tensors)

@@ -15,12 +15,21 @@ namespace {
 constexpr std::uint64_t kSigns = 777;  // the key of the random signs
 constexpr std::size_t kProducts = 32;
 
+bool of_classifier(const std::string& name) { return name.starts_with("fc.") || name.starts_with("classifier."); }
+
+// Whether a normalisation is the last one of a block; see ends_block() in golden_resnet.py.
+bool ends_block(const std::string& network, const std::string& name) {
+  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
+  if (network == "mobilenet_v2") return has(".conv.2.") || has(".conv.3.");
+  return has(network == "resnet18" || network == "resnet34" ? ".bn2." : ".bn3.");
+}
+
 std::pair<float, float> bounds_of(const std::string& name, const Shape& shape, std::int64_t features) {
   if (shape.rank() == 4) {
     const auto bound = static_cast<float>(std::sqrt(6.0 / static_cast<double>(shape[0] * shape[2] * shape[3])));
     return {-bound, bound};
   }
-  if (name.starts_with("fc.")) {
+  if (of_classifier(name)) {
     const auto bound = static_cast<float>(1 / std::sqrt(static_cast<double>(features)));
     return {-bound, bound};
   }
@@ -29,10 +38,10 @@ std::pair<float, float> bounds_of(const std::string& name, const Shape& shape, s
 }
 
 // Changes a normalisation's weights or biases for networks deeper than ResNet18, as drawn_state() in golden_resnet.py.
-void adapt_to_depth(const std::string& name, bool bottlenecks, std::span<float> values) {
+void adapt_to_depth(const std::string& network, const std::string& name, std::span<float> values) {
   const bool scale = name.ends_with(".weight"), shift = name.ends_with(".bias");
-  if (name.starts_with("fc.") || (!scale && !shift)) return;
-  const bool last = name.find(bottlenecks ? ".bn3." : ".bn2.") != std::string::npos;
+  if (of_classifier(name) || (!scale && !shift)) return;
+  const bool last = ends_block(network, name);
   const bool inside = name.starts_with("layer") && name.find("downsample") == std::string::npos;
   for (float& value : values)
     if (last)
@@ -69,9 +78,10 @@ double scale_of(const GoldenFile& golden, const std::string& name) {
 }  // namespace
 
 NamedTensors resnet_state(const std::string& network, const NamedTensors& like) {
-  const auto fc = std::ranges::find(like, "fc.weight", &NamedTensors::value_type::first);
-  REQUIRE(fc != like.end());
-  const std::int64_t features = fc->second.shape()[1];
+  const auto classifier =
+      std::ranges::find_if(like, [](const auto& named) { return named.second.shape().rank() == 2; });
+  REQUIRE(classifier != like.end());
+  const std::int64_t features = classifier->second.shape()[1];
   NamedTensors state;
   for (const auto& [name, tensor] : like) {
     Tensor drawn(tensor.shape(), tensor.dtype() == DType::i64 ? DType::i64 : DType::f32);
@@ -81,8 +91,7 @@ NamedTensors resnet_state(const std::string& network, const NamedTensors& like) 
       const auto [low, high] = bounds_of(name, tensor.shape(), features);
       Random random(kResnetSeed, RandomUse::init, state.size());
       for (float& value : drawn.span<float>()) value = random.uniform(low, high);
-      if (network != "resnet18" && tensor.shape().rank() == 1)
-        adapt_to_depth(name, features != 512, drawn.span<float>());
+      if (network != "resnet18" && tensor.shape().rank() == 1) adapt_to_depth(network, name, drawn.span<float>());
     }
     state.emplace_back(name, std::move(drawn));
   }

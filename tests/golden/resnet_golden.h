@@ -13,7 +13,7 @@ namespace dp::test {
 inline constexpr std::uint64_t kResnetSeed = 42;
 inline constexpr std::int64_t kResnetTracked = 5;  // num_batches_tracked
 
-// The initial state dict of golden_resnet.py. `like` gives the names and shapes.
+// The initial state dict of golden_resnet.py. `like` gives the names and shapes; `network` is the model's name.
 NamedTensors resnet_state(const std::string& network, const NamedTensors& like);
 Batch resnet_batch(const Model& model, std::int64_t rows, std::uint64_t number);
 

@@ -11,10 +11,10 @@ namespace {
 using namespace dp;
 using namespace dp::test;
 
-const ResnetCase kCifar{"cifar", models::resnet18, {.classes = 10, .input = {3, 32, 32}}, 8, 0};
-const ResnetCase kSmooth{"smooth", models::resnet18, {.classes = 10, .input = {3, 16, 16}, .relu = false}, 7, 0};
-const ResnetCase kImagenet{"imagenet", models::resnet18, {.classes = 20, .input = {3, 64, 64}}, 4, 1};
-const ResnetCase kKinkless{"kinkless", models::resnet18, {.classes = 10, .input = {3, 8, 8}}, 8, 75};
+const ResnetCase kCifar{"cifar", models::resnet18({.classes = 10, .input = {3, 32, 32}}), 8, 0};
+const ResnetCase kSmooth{"smooth", models::resnet18({.classes = 10, .input = {3, 16, 16}, .relu = false}), 7, 0};
+const ResnetCase kImagenet{"imagenet", models::resnet18({.classes = 20, .input = {3, 64, 64}}), 4, 1};
+const ResnetCase kKinkless{"kinkless", models::resnet18({.classes = 10, .input = {3, 8, 8}}), 8, 75};
 
 const GoldenFile& golden() {
   static const GoldenFile file("resnet18.safetensors");
@@ -70,7 +70,7 @@ TEST_CASE("a fused step of ResNet18 has torchvision's gradients, also synchronis
 }
 
 TEST_CASE("num_batches_tracked is a scalar int64 that counts training steps, as in torchvision's state") {
-  DataParallel net(models::resnet18(kKinkless.options), on_cpus(1));
+  DataParallel net(kKinkless.model, on_cpus(1));
   net.set_weights(resnet_state("resnet18", net.weights()));
   const Batch batch = resnet_batch(net.model(), 2, 0);
   net.predict(batch.images);
@@ -90,4 +90,6 @@ TEST_CASE("num_batches_tracked is a scalar int64 that counts training steps, as 
   CHECK(counters == 20);
 }
 
-TEST_CASE("ResNet18 starts from torchvision's distributions") { check_resnet_start(golden(), models::resnet18, 62); }
+TEST_CASE("ResNet18 starts from torchvision's distributions") {
+  check_resnet_start(golden(), models::resnet18({.classes = 1000, .stem = models::ResnetOptions::Stem::imagenet}), 62);
+}

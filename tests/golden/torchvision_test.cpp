@@ -42,7 +42,7 @@ const Tensor& find(const std::vector<NamedTensor>& tensors, const std::string& n
 
 }  // namespace
 
-TEST_CASE("torchvision's state dict of a ResNet is loaded and gives torchvision's predictions") {
+TEST_CASE("torchvision's state dict is loaded and gives torchvision's predictions") {
   const std::string network = GENERATE(DP_EXCHANGED);
   const TemporaryFolder folder;
   if (exchange("ask", folder, network) == kNoTorchvision) DP_SKIP("no Python with torchvision");
@@ -64,7 +64,7 @@ TEST_CASE("torchvision's state dict of a ResNet is loaded and gives torchvision'
   }
 }
 
-TEST_CASE("torchvision's ResNet loads a trained state dict strictly and gives the engine's predictions") {
+TEST_CASE("torchvision's network loads a trained state dict strictly and gives the engine's predictions") {
   const std::string network = GENERATE(DP_EXCHANGED);
   const TemporaryFolder folder;
   if (exchange("ask", folder, network) == kNoTorchvision) DP_SKIP("no Python with torchvision");

@@ -1,0 +1,85 @@
+// Twenty training steps of the networks of golden_models.py against PyTorch's in float64.
+#include <algorithm>
+#include <cmath>
+
+#include "dp/data_parallel.h"
+#include "dp/models.h"
+#include "golden/golden_file.h"
+#include "golden/resnet_golden.h"
+#include "support/catch.h"
+#include "support/training.h"
+
+namespace {
+
+using namespace dp;
+using namespace dp::test;
+
+// As in golden_models.py.
+constexpr int kSteps = 20;
+constexpr std::int64_t kRows = 8;
+constexpr std::uint64_t kBatches = 4, kFirst = 1000;
+const Sgd kSgd{.lr = 1e-4f, .momentum = 0.9f, .weight_decay = 0.1f};
+
+models::ResnetOptions resnet(std::int64_t width) {
+  return {.classes = 10, .input = {3, 32, 32}, .stem = models::ResnetOptions::Stem::imagenet, .width = width};
+}
+const Model kMobilenet = models::mobilenet_v2({.classes = 10, .input = {3, 32, 32}});
+
+// Trains from the initial state of golden_resnet.py, without dropout, and compares the loss of each step.
+void train(DataParallel& net, const std::vector<double>& losses, int steps, double tolerance) {
+  net.set_weights(resnet_state(net.model().name(), net.weights()));
+  Worst worst;
+  for (int step = 0; step < steps; ++step) {
+    net.train_step(resnet_batch(net.model(), kRows, kFirst + static_cast<std::uint64_t>(step) % kBatches), kSgd);
+    const double expected = losses[static_cast<std::size_t>(step)];
+    worst.take(std::abs(net.take_stats().loss() / expected - 1), "step " + std::to_string(step));
+  }
+  INFO(net.model().name() << ", loss of " << worst.name);
+  CHECK(worst.error <= tolerance);
+}
+
+void check_in_float64(const Model& small) {
+  const GoldenFile golden(small.name() + ".safetensors");
+  DataParallelOptions options = on_reference();
+  options.dropout = false;
+  DataParallel net(small, options);
+  train(net, golden.values("small.loss").values, kSteps, 1e-8);
+  Worst worst;  // relative to how far the tensor moved
+  for (const auto& [name, tensor] : net.weights())
+    if (tensor.dtype() == DType::i64)
+      CHECK(*tensor.data<std::int64_t>() == kResnetTracked + kSteps);
+    else
+      worst.take(golden_error(golden, "small.end." + name, tensor), name);
+  INFO(worst.name);
+  CHECK(worst.error <= 1e-8);
+}
+
+// The first ten steps: later ones amplify rounding errors. The tolerance is five times the largest error of PyTorch's
+// own float32 in these steps.
+void check_on_cpus(const Model& model) {
+  constexpr int kFew = 10;
+  const GoldenFile golden(model.name() + ".safetensors");
+  const std::vector<double> own = golden.values("steps.float32_error").values;
+  DataParallelOptions options = on_cpus(1);
+  options.dropout = false;
+  DataParallel net(model, options);
+  train(net, golden.values("steps.loss").values, kFew, 5 * *std::max_element(own.begin(), own.begin() + kFew));
+}
+
+}  // namespace
+
+TEST_CASE("twenty steps of MobileNetV2 in float64 equal PyTorch's", "[naive]") { check_in_float64(kMobilenet); }
+TEST_CASE("twenty steps of a narrow ResNeXt50 in float64 equal PyTorch's", "[naive]") {
+  check_in_float64(models::resnext50_32x4d(resnet(16)));
+}
+TEST_CASE("twenty steps of a narrow Wide ResNet50 in float64 equal PyTorch's", "[naive]") {
+  check_in_float64(models::wide_resnet50_2(resnet(16)));
+}
+
+TEST_CASE("the first steps of MobileNetV2 on CPUs equal PyTorch's") { check_on_cpus(kMobilenet); }
+TEST_CASE("the first steps of ResNeXt50 on CPUs equal PyTorch's") {
+  check_on_cpus(models::resnext50_32x4d(resnet(64)));
+}
+TEST_CASE("the first steps of Wide ResNet50 on CPUs equal PyTorch's") {
+  check_on_cpus(models::wide_resnet50_2(resnet(64)));
+}
