@@ -138,33 +138,43 @@ std::unique_ptr<HostOp> make(const BatchNormBackward& d, const CpuOpOptions& opt
 
 namespace {
 
-// Describes weights (O,I,kH,kW) as runs of contiguous elements. Element p of a run belongs to the output channel
-// channel[p], counted from the first channel of the run.
+// Describes weights (groups, O / groups, I / groups, kH, kW) as runs of contiguous elements; those without groups have
+// one. Element p of a run belongs to the output channel channel[p], counted from the first channel of the run. Padded
+// channels of each group count, too.
 struct Runs {
   std::vector<std::int64_t> channel{0};
-  std::array<std::int64_t, 4> count{}, stride{};  // of the runs, along each axis
-  std::int64_t channels = 1;                      // of a run
+  std::array<std::int64_t, 5> count{}, stride{};  // of the runs, along each axis
+  std::int64_t outputs = 1;                       // channels of a group
+  std::int64_t padded_groups = 1, padded_outputs = 1;
+  std::array<std::int64_t, 2> step{};  // channels from one run to the next along the axes 0 and 1
 
   explicit Runs(const TensorDesc& weights) {
     const dnnl_compat::Blocking b = dnnl_compat::blocking_of(desc_of(weights.layout));
-    std::copy_n(b.padded.begin(), 4, count.begin());
-    std::copy_n(b.strides.begin(), 4, stride.begin());
+    const std::size_t first = 5 - b.dims.size();  // the axis of the layout's first dimension
+    count[0] = 1;
+    std::copy(b.padded.begin(), b.padded.end(), count.begin() + static_cast<std::ptrdiff_t>(first));
+    std::copy(b.strides.begin(), b.strides.end(), stride.begin() + static_cast<std::ptrdiff_t>(first));
+    outputs = b.dims[1 - first];
+    padded_groups = count[0], padded_outputs = count[1];
+    step = {padded_outputs, 1};
     for (std::size_t i = b.inner_sizes.size(); i-- > 0;) {
       const std::int64_t size = b.inner_sizes[i];
-      count[static_cast<std::size_t>(b.inner_axes[i])] /= size;
-      const std::int64_t step = b.inner_axes[i] == 0 ? std::exchange(channels, channels * size) : 0;
+      const std::size_t axis = first + static_cast<std::size_t>(b.inner_axes[i]);
+      count[axis] /= size;
+      const std::int64_t apart = axis < 2 ? std::exchange(step[axis], step[axis] * size) : 0;
       const std::vector<std::int64_t> within = channel;
       for (std::int64_t j = 1; j < size; ++j)
-        for (const std::int64_t c : within) channel.push_back(j * step + c);
+        for (const std::int64_t c : within) channel.push_back(j * apart + c);
     }
-    const std::int64_t filter = count[1] * count[2] * count[3];
-    if (b.inner_sizes.empty() && stride[0] == filter) {  // the filter of each channel is contiguous
+    const std::int64_t filter = count[2] * count[3] * count[4];
+    if (b.inner_sizes.empty() && stride[1] == filter) {  // the filter of each channel is contiguous
       channel.assign(static_cast<std::size_t>(filter), 0);
-      count = {count[0], 1, 1, 1};
+      count = {count[0], count[1], 1, 1, 1};
     }
   }
-  std::int64_t size() const { return count[0] * count[1] * count[2] * count[3]; }
-  std::int64_t padded_channels() const { return count[0] * channels; }
+  std::int64_t size() const { return count[0] * count[1] * count[2] * count[3] * count[4]; }
+  std::int64_t padded_channels() const { return padded_groups * padded_outputs; }
+  std::int64_t padded(std::int64_t c) const { return c / outputs * padded_outputs + c % outputs; }
 };
 
 class FoldOp : public HostOp {
@@ -183,13 +193,13 @@ class FoldOp : public HostOp {
     const auto args = args_of<BatchNormFold>(pointers);
     const auto number = [](const void* from, std::int64_t c) { return static_cast<const float*>(from)[c]; };
     float* const scales = static_cast<float*>(workspace);
-    std::fill(scales + channels_, scales + weights_.padded_channels(), 0.0f);
+    std::fill(scales, scales + weights_.padded_channels(), 0.0f);
     for (std::int64_t c = 0; c < channels_; ++c) {
       const double scale = number(args.weight, c) / std::sqrt(number(args.variance, c) + eps_);
       const double b = args.b != nullptr ? number(args.b, c) : 0;
       static_cast<float*>(args.folded_b)[c] =
           static_cast<float>(number(args.bias, c) + (b - number(args.mean, c)) * scale);
-      scales[c] = static_cast<float>(scale);
+      scales[weights_.padded(c)] = static_cast<float>(scale);
     }
     with_element_type(tensors_[0].type, [&]<typename T>() {
       scale_runs(static_cast<const T*>(args.w), scales, static_cast<T*>(args.folded_w));
@@ -204,10 +214,11 @@ class FoldOp : public HostOp {
       const std::int64_t* const channel = weights_.channel.data();
       for (; run < end; ++run) {
         std::int64_t rest = run, begin = 0;
-        for (std::size_t axis = 3; axis > 0; rest /= weights_.count[axis--])
+        for (std::size_t axis = 4; axis > 1; rest /= weights_.count[axis--])
           begin += rest % weights_.count[axis] * weights_.stride[axis];
-        begin += rest * weights_.stride[0];
-        const float* const own = scales + rest * weights_.channels;
+        const std::int64_t output = rest % weights_.count[1], group = rest / weights_.count[1];
+        begin += output * weights_.stride[1] + group * weights_.stride[0];
+        const float* const own = scales + group * weights_.step[0] + output * weights_.step[1];
         for (std::int64_t i = 0; i < length; ++i)
           to[begin + i] = from_float<T>(to_float(w[begin + i]) * own[channel[i]]);
       }
