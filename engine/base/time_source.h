@@ -1,4 +1,4 @@
-// The time of timeouts. Tests replace it (test_modes.h), so that no verdict depends on how busy the machine is.
+// The time of timeouts and rates. Tests replace it (test_modes.h): no verdict depends on how busy the machine is.
 #pragma once
 
 #include <poll.h>

@@ -7,7 +7,7 @@ namespace dp {
 
 void Meter::run() {
   if (running_) return;
-  since_ = Clock::now();
+  since_ = now();
   running_ = true;
 }
 
@@ -17,7 +17,7 @@ void Meter::pause() {
 }
 
 double Meter::seconds() const {
-  return passed_ + (running_ ? std::chrono::duration<double>(Clock::now() - since_).count() : 0);
+  return passed_ + (running_ ? std::chrono::duration<double>(now() - since_).count() : 0);
 }
 
 void Meter::end_warmup() {

@@ -15,6 +15,7 @@
 #include "dp/loader.h"
 #include "dp/process_group.h"
 #include "dp/trainer.h"
+#include "engine/base/test_modes.h"
 
 namespace dp {
 
@@ -119,6 +120,8 @@ class Meter {
   // `by_steps`: the warm-up has a fixed number of steps, so that it ends at the same step on every rank.
   explicit Meter(bool by_steps) : by_steps_(by_steps) {}
 
+  engine::TimeSource::TimePoint now() const { return time_.now(); }
+
   void run();  // idempotent
   void pause();
   bool running() const { return running_; }
@@ -147,11 +150,10 @@ class Meter {
   void mark();
 
  private:
-  using Clock = std::chrono::steady_clock;
-
+  engine::TimeSource& time_ = *engine::test_modes().time;
   bool by_steps_;
   double passed_ = 0, loading_ = 0;
-  Clock::time_point since_{};
+  engine::TimeSource::TimePoint since_{};
   bool running_ = false;
   bool warm_ = false;
   std::int64_t images_ = 0, steps_ = 0;

@@ -246,8 +246,7 @@ void TrainingRun::judge_skipped(std::int64_t first) {
 // Returns null after a stop. A rank whose batch cannot be prepared must report it before the others begin that step.
 // Requests take effect one call later, so each rank also waits for the batch after this one.
 const Batch* TrainingRun::take_batch(bool first) {
-  using Clock = std::chrono::steady_clock;
-  const Clock::time_point asked = Clock::now();
+  const auto asked = meter_.now();
   bool arrived = true;
   if (group_ != nullptr) {
     std::optional<Busy> busy;
@@ -255,13 +254,13 @@ const Batch* TrainingRun::take_batch(bool first) {
     const std::int64_t left = most_steps_ > 0 ? most_steps_ - state_.step : batches_;
     arrived = stop_.await(train_, std::min<std::int64_t>(left, 2));
   }
-  double waited = std::chrono::duration<double>(Clock::now() - asked).count();
+  double waited = std::chrono::duration<double>(meter_.now() - asked).count();
   const Batch* batch = nullptr;
   if (arrived) {
     if (first ? stop_.asked_now() : stop_.asked()) return nullptr;
-    const Clock::time_point taken = Clock::now();
+    const auto taken = meter_.now();
     batch = next_batch(train_, stop_);
-    waited += std::chrono::duration<double>(Clock::now() - taken).count();
+    waited += std::chrono::duration<double>(meter_.now() - taken).count();
   }
   meter_.add_loading(waited);
   if (batch == nullptr && !stop_.failed()) wait_ended();

@@ -1,4 +1,4 @@
-// Time that passes only when a test says so, for watchdogs and process groups (engine/base/time_source.h).
+// Time that passes only when a test says so, for watchdogs, process groups and rates (engine/base/time_source.h).
 #pragma once
 
 #include <algorithm>
@@ -32,6 +32,19 @@ class FakeTime : public engine::TimeSource {
   static void require(bool holds) {
     if (!holds) throw Error(ErrorCode::timeout, "the thread whose time passes has ended or hangs");
   }
+};
+
+// The time of the rates of a training run.
+class TimeOfRates final : public FakeTime {
+ public:
+  using FakeTime::pass;
+  void pass(double seconds, const std::function<bool()>& = {}) override { passed_ = passed_ + seconds; }
+  TimePoint now() override {
+    return TimePoint(std::chrono::duration_cast<TimePoint::duration>(std::chrono::duration<double>(passed_)));
+  }
+
+ private:
+  std::atomic<double> passed_{0};
 };
 
 // The time of one waiting thread: of a watchdog, or of a rank that is no rank 0.

@@ -1,38 +1,31 @@
 // Training time and throughput: what counts.
 #include "engine/train/passes.h"
 
-#include <chrono>
-#include <thread>
-
 #include "support/catch.h"
+#include "support/fake_time.h"
 #include "train/tiny_run.h"
 
 namespace {
 
 using dp::Meter;
-
-void let_time_pass() { std::this_thread::sleep_for(std::chrono::milliseconds(2)); }
+using dp::test::TimeOfRates;
 
 TEST_CASE("the clock runs between run and pause only") {
+  TimeOfRates time;
   Meter meter(true);
-  let_time_pass();
+  time.pass(1);
   CHECK(meter.seconds() == 0);
   meter.run();
-  let_time_pass();
+  time.pass(2);
   meter.run();  // resumes
-  CHECK(meter.seconds() >= 0.002);
+  CHECK(meter.seconds() == 2);
   meter.pause();
-  const double first = meter.seconds();
-  CHECK(first >= 0.002);
-  let_time_pass();
-  CHECK(meter.seconds() == first);
-  const auto begin = std::chrono::steady_clock::now();
+  time.pass(4);
+  CHECK(meter.seconds() == 2);
   meter.run();
-  let_time_pass();
+  time.pass(8);
   meter.pause();
-  const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - begin;
-  CHECK(meter.seconds() - first >= 0.002);
-  CHECK(meter.seconds() - first <= passed.count());
+  CHECK(meter.seconds() == 10);
 }
 
 TEST_CASE("the warm-up ends once, after ten steps") {
@@ -50,43 +43,38 @@ TEST_CASE("the warm-up ends once, after ten steps") {
 }
 
 TEST_CASE("the throughput of a run excludes the warm-up") {
+  TimeOfRates time;
   dp::TrainerOptions options = dp::test::tiny_options();
   options.epochs = 1;
   dp::TrainerCallbacks callbacks;
-  callbacks.on_step = [](const dp::StepReport& report) {
-    if (report.step == 1) std::this_thread::sleep_for(std::chrono::seconds(3));
-  };
-  // The warm-up is the first step, because it takes more than a second. The rate over all steps is lower, unless the
-  // other steps take over a minute.
+  callbacks.on_step = [&](const dp::StepReport& report) { time.pass(report.step == 1 ? 4 : 0.5); };
+  // The warm-up ends with step 2, before its report, because more than a second has passed. Five steps follow it, of
+  // 204 images, and six reports.
   const dp::RunSummary summary = dp::test::tiny_run(options, callbacks);
-  CHECK(summary.seconds_train >= 3);
-  CHECK(summary.images_per_second > 300 / summary.seconds_train);
+  CHECK(summary.seconds_train == 4 + 6 * 0.5);
+  CHECK(summary.images_per_second == 204 / 3.0);
 }
 
 TEST_CASE("the rate excludes the warm-up and everything before a mark") {
+  TimeOfRates time;
   Meter meter(true);
-  meter.run();
-  let_time_pass();
-  meter.add(1000);
-  meter.pause();
-  const double warmup = meter.seconds();
-  CHECK(meter.rate() == Approx(1000 / warmup));  // nothing followed the warm-up: the rate covers everything
+  const auto train = [&](double seconds, std::int64_t images) {
+    meter.run();
+    time.pass(seconds);
+    meter.add(images);
+    meter.pause();
+  };
+  train(4, 1000);
+  CHECK(meter.rate() == 250);  // nothing followed the warm-up: the rate covers everything
   meter.end_warmup();
-  CHECK(meter.rate() == Approx(1000 / warmup));
-  meter.run();
-  let_time_pass();
-  meter.add(30);
-  meter.pause();
-  const double second = meter.seconds();
-  CHECK(meter.rate() == Approx(30 / (second - warmup)));
+  CHECK(meter.rate() == 250);
+  train(2, 30);
+  CHECK(meter.rate() == 15);
   meter.mark();
-  CHECK(meter.rate_since_mark() == meter.rate());  // nothing added since the mark
-  meter.run();
-  let_time_pass();
-  meter.add(7);
-  meter.pause();
-  CHECK(meter.rate_since_mark() == Approx(7 / (meter.seconds() - second)));
-  CHECK(meter.rate() == Approx(37 / (meter.seconds() - warmup)));
+  CHECK(meter.rate_since_mark() == 15);  // nothing added since the mark
+  train(0.5, 7);
+  CHECK(meter.rate_since_mark() == 14);
+  CHECK(meter.rate() == 37 / 2.5);
 }
 
 TEST_CASE("rates and the share of loading are those between two readings") {
@@ -97,18 +85,19 @@ TEST_CASE("rates and the share of loading are those between two readings") {
   CHECK(Meter::loading_between(from, {2, 30, 9}) == 0);
   CHECK(Meter::loading_between(from, {3, 30, 9}) == 1);
   CHECK(Meter::loading_between(from, {3, 30, 0}) == 0);
+  TimeOfRates time;
   Meter meter(true);
   CHECK_FALSE(meter.running());
   CHECK(meter.rate() == 0);
   meter.run();
   CHECK(meter.running());
-  let_time_pass();
+  time.pass(1);
   meter.add_loading(0.25);
   meter.add_loading(0.5);
   meter.pause();
   CHECK_FALSE(meter.running());
   CHECK(meter.read().loading == 0.75);
-  CHECK(meter.loading_since_mark() == Meter::loading_between({}, meter.read()));
+  CHECK(meter.loading_since_mark() == 0.75);
   meter.mark();
   CHECK(meter.loading_since_mark() == 0);
 }

@@ -1,12 +1,16 @@
 // Which samples a run reads, in which order, and whether it augments them.
+#include <atomic>
 #include <chrono>
+#include <functional>
 #include <mutex>
 #include <numeric>
 #include <ostream>
 #include <set>
-#include <thread>
+#include <string>
+#include <vector>
 
 #include "support/catch.h"
+#include "support/fake_time.h"
 #include "train/tiny_run.h"
 
 namespace {
@@ -28,8 +32,7 @@ class Recording final : public Dataset {
     }
   };
 
-  // Each read takes `delay`.
-  explicit Recording(std::int64_t size, std::chrono::milliseconds delay = {}) : size_(size), delay_(delay) {}
+  explicit Recording(std::int64_t size) : size_(size) {}
   std::int64_t size() const override { return size_; }
   Shape image_shape() const override { return {1, 2, 2}; }
   std::int64_t classes() const override { return 10; }
@@ -37,7 +40,6 @@ class Recording final : public Dataset {
   std::int32_t label(std::int64_t index) const override { return static_cast<std::int32_t>(index % 10); }
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
     std::fill(out.begin(), out.end(), static_cast<std::uint8_t>(index));
-    std::this_thread::sleep_for(delay_);
     const std::scoped_lock lock(mutex_);
     reads_.push_back({index, random ? std::optional(random->next()) : std::nullopt});
   }
@@ -48,7 +50,6 @@ class Recording final : public Dataset {
 
  private:
   std::int64_t size_;
-  std::chrono::milliseconds delay_;
   Normalization normalization_{{0.5f}, {0.5f}};
   mutable std::mutex mutex_;
   mutable std::vector<Read> reads_;
@@ -198,19 +199,40 @@ TEST_CASE("a resumed run continues the order of the same epoch") {
   CHECK(train->take() == augmented(Samples(order.begin() + 3 * 48, order.end()), 42, 1));
 }
 
-TEST_CASE("a run that waits for its data says so once") {
-  const auto train = std::make_shared<Recording>(300, std::chrono::milliseconds(4)),
-             test = std::make_shared<Recording>(1);
-  TrainerOptions options = tiny_options();  // one worker: an epoch takes at least 1.2 seconds
+// Two epochs. Returns the notices about waits.
+std::vector<std::string> waits_of(const std::function<void()>& after_step) {
+  const auto train = std::make_shared<Recording>(300), test = std::make_shared<Recording>(1);
+  TrainerOptions options = tiny_options();
   options.epochs = 2;
   std::vector<std::string> notices;
   TrainerCallbacks callbacks;
+  callbacks.on_step = [&](const StepReport&) { after_step(); };
   callbacks.on_message = [&](const std::string& text) {
     if (text.find("waited") != std::string::npos) notices.push_back(text);
   };
   Trainer(models::mlp({.input = {1, 2, 2}, .hidden = {3}}), {train, test}, options).run(callbacks);
-  REQUIRE(notices.size() == 1);
-  CHECK_THAT(notices[0], Catch::Contains("of the time for data; raise --workers (now 1)"));
+  return notices;
+}
+
+// A second passes between any two looks at the time, so also in every wait for a batch.
+class TimeOfLooks final : public test::FakeTime {
+ public:
+  void pass(double, const std::function<bool()>&) override {}
+  TimePoint now() override { return TimePoint(std::chrono::seconds(++looks_)); }
+
+ private:
+  std::atomic<int> looks_{0};
+};
+
+TEST_CASE("a run that waits for its data says so once") {
+  {
+    TimeOfLooks time;
+    const std::vector<std::string> notices = waits_of([] {});
+    REQUIRE(notices.size() == 1);
+    CHECK_THAT(notices[0], Catch::Contains("of the time for data; raise --workers (now 1)"));
+  }
+  test::TimeOfRates time;
+  CHECK(waits_of([&] { time.pass(1); }).empty());
 }
 
 }  // namespace
