@@ -1,5 +1,7 @@
 #include "cuda/simulated_gpus.h"
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 
 #include "kernels/comm/nccl/nccl_api.h"
@@ -7,8 +9,10 @@
 #include "kernels/device/cuda/cuda_backend.h"
 #include "kernels/device/cuda/libraries/libraries.h"
 #include "kernels/device/cuda/runtime.h"
+#include "kernels/device/cuda/stream.h"
 #include "kernels/device/plugin.h"
 #include "support/catch.h"
+#include "support/patience.h"
 #include "support/tested_kinds.h"
 
 namespace dp::test {
@@ -23,12 +27,19 @@ namespace {
   return true;
 }();
 
+using AbortTime = std::chrono::steady_clock::time_point;
+AbortTime standing() { return {}; }
+
+std::atomic<int> looks_after_abort{0};
+AbortTime hasty() { return AbortTime(std::chrono::seconds(++looks_after_abort)); }
+
 }  // namespace
 
 SimulatedGpus::SimulatedGpus(int count, simt::Peer peers) {
   simt::reset();
   kernels::cuda::forget_enabled_peers();
   kernels::cuda::handles_abandoned = false;
+  kernels::cuda::abort_clock = &standing;
   simt::simulation().devices = count;
   simt::simulation().set_peers(peers);
   // For the probe, which is a separate process.
@@ -36,6 +47,7 @@ SimulatedGpus::SimulatedGpus(int count, simt::Peer peers) {
   setenv("DP_SIMULATED_GPUS", std::to_string(count).c_str(), 1);
   setenv("DP_SIMULATED_PEERS", words[static_cast<int>(peers)], 1);
   setenv("XDG_CACHE_HOME", cache_.path().c_str(), 1);
+  setenv("DP_PEER_PROBE_SECONDS", std::to_string(kPatience.count()).c_str(), 1);
 }
 
 SimulatedGpus::~SimulatedGpus() {
@@ -43,8 +55,16 @@ SimulatedGpus::~SimulatedGpus() {
     UNSCOPED_INFO(report);
     CHECK(report.empty());
   }
-  for (const char* name : {"DP_SIMULATED_GPUS", "DP_SIMULATED_PEERS", "XDG_CACHE_HOME"}) unsetenv(name);
+  for (const char* name : {"DP_SIMULATED_GPUS", "DP_SIMULATED_PEERS", "XDG_CACHE_HOME", "DP_PEER_PROBE_SECONDS"})
+    unsetenv(name);
   simt::reset();
 }
+
+ImpatientAborts::ImpatientAborts() {
+  looks_after_abort = 0;
+  kernels::cuda::abort_clock = &hasty;
+}
+ImpatientAborts::~ImpatientAborts() { kernels::cuda::abort_clock = &standing; }
+int ImpatientAborts::looks() { return looks_after_abort; }
 
 }  // namespace dp::test

@@ -191,8 +191,8 @@ bool CudaContext::idle() {
   if (std::all_of(streams_.begin(), streams_.end(), [](const CudaStream* stream) { return stream->idle(); }))
     return true;
   if (options_.abort == nullptr || !*options_.abort) return false;
-  if (!working_since_abort_) working_since_abort_ = std::chrono::steady_clock::now();
-  if (std::chrono::steady_clock::now() - *working_since_abort_ > kAbortPatience) handles_abandoned = true;
+  if (!working_since_abort_) working_since_abort_ = abort_clock();
+  if (abort_clock() - *working_since_abort_ > kAbortPatience) handles_abandoned = true;
   return handles_abandoned;
 }
 

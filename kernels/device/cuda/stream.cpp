@@ -183,9 +183,9 @@ CudaStream::~CudaStream() {
     cudaStreamSynchronize(native());
     return;
   }
-  const auto end = std::chrono::steady_clock::now() + kAbortPatience;
+  const auto end = abort_clock() + kAbortPatience;
   while (!handles_abandoned && cudaStreamQuery(native()) == cudaErrorNotReady) {
-    if (std::chrono::steady_clock::now() > end) handles_abandoned = true;
+    if (abort_clock() > end) handles_abandoned = true;
     std::this_thread::sleep_for(kPause);
   }
   cudaGetLastError();

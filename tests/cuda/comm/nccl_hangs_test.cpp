@@ -62,7 +62,7 @@ const std::string kExpected = " for 2 s: ";
 
 void check_one_process(Hang hang) {
   SimulatedGpus machine(2);
-  const simt::SimulatedNccl nccl(std::chrono::seconds(60));
+  const simt::SimulatedNccl nccl;
   const HangingNccl hanging(hang);
   try {
     const DataParallel net(narrow_convnet(), watched(2));
@@ -75,7 +75,7 @@ void check_one_process(Hang hang) {
 
 void check_ranks(Hang hang) {
   SimulatedGpus machine(2);
-  const simt::SimulatedNccl nccl(std::chrono::seconds(60));
+  const simt::SimulatedNccl nccl;
   const HangingNccl hanging(hang);
   const std::vector<RankFailure> failures = on_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
     DataParallelOptions options = watched(1);

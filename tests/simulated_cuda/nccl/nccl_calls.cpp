@@ -144,8 +144,7 @@ NcclResult comm_init_rank(Comm* comm, int ranks, NcclId id, int rank) {
   state.changed.notify_all();
   if (depth > 0) return NcclResult::success;
   const auto complete = [&] { return std::count(group.ranks.begin(), group.ranks.end(), nullptr) == 0; };
-  return state.changed.wait_for(lock.get(), std::chrono::seconds(60), complete) ? NcclResult::success
-                                                                                : NcclResult::system_error;
+  return state.changed.wait_for(lock.get(), state.patience, complete) ? NcclResult::success : NcclResult::system_error;
 }
 
 NcclResult comm_destroy(Comm comm) {
@@ -285,6 +284,11 @@ SimulatedNccl::~SimulatedNccl() {
 void SimulatedNccl::allow_a_graph_for_each_replica() {
   const QuietLock lock(nccl_state().mutex);
   nccl_state().graphs_apart = true;
+}
+
+void SimulatedNccl::lose_patience() {
+  const QuietLock lock(nccl_state().mutex);
+  nccl_state().patience = {};
 }
 
 int SimulatedNccl::late_connections() const {

@@ -7,14 +7,15 @@
 #include <vector>
 
 #include "kernels/comm/nccl/nccl_api.h"
+#include "support/patience.h"
 
 namespace dp::simt {
 
 // NCCL is available while this object exists. Its reports are in simt::take_reports().
 class SimulatedNccl {
  public:
-  // `patience`: after this time a waiting collective is reported as a hang and gives up.
-  explicit SimulatedNccl(std::chrono::milliseconds patience = std::chrono::seconds(60));
+  // `patience`: after this time a waiting call is reported as a hang and gives up.
+  explicit SimulatedNccl(std::chrono::milliseconds patience = test::kPatience);
   ~SimulatedNccl();
   SimulatedNccl(const SimulatedNccl&) = delete;
   SimulatedNccl& operator=(const SimulatedNccl&) = delete;
@@ -26,6 +27,7 @@ class SimulatedNccl {
   void break_rank(int device, kernels::cuda::NcclResult error);
   // Permits separate graphs for the ranks of one process. NVIDIA's manual warns of them.
   static void allow_a_graph_for_each_replica();
+  static void lose_patience();   // from now on waiting calls give up at once
   int late_connections() const;  // connections at a first use, summed over ranks
   int communicators() const;     // made so far
   int handles() const;           // ranks' handles that exist now

@@ -14,9 +14,6 @@ namespace {
 
 using kernels::cuda::NcclRank;
 
-// Limit of the simulated wait for graphs. NCCL 2.26 and later wait for them.
-constexpr std::chrono::milliseconds kLongestWaitForGraphs{2000};
-
 std::string name_of(const NcclGroup& group) { return "communicator " + std::to_string(group.number); }
 std::string device_of(const NcclGroup& group, int rank) {
   return device_name(group.ranks[static_cast<std::size_t>(rank)]->device);
@@ -145,14 +142,15 @@ bool connect(NcclRank& rank, const std::vector<NcclCall>& calls, bool waits) {
   return true;
 }
 
+// As NCCL 2.26 and later do.
 void wait_for_graphs(NcclRank& rank, const char* call) {
   NcclState& state = nccl_state();
-  const auto end = std::chrono::steady_clock::now() + std::min(state.patience, kLongestWaitForGraphs);
-  while (std::chrono::steady_clock::now() < end) {
+  const auto end = std::chrono::steady_clock::now() + state.patience;
+  do {
     free_destroyed_graphs(false);
     const QuietLock lock(state.mutex);
     if (state.changed.wait_for(lock.get(), std::chrono::milliseconds(1), [&] { return rank.graphs == 0; })) return;
-  }
+  } while (std::chrono::steady_clock::now() < end);
   report("NCCL: " + std::string(call) + " of rank " + std::to_string(rank.rank) + " of " + name_of(*rank.group) +
          " waits for ever for graphs that hold its calls: they must be destroyed first");
 }
