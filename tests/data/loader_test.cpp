@@ -127,13 +127,13 @@ TEST_CASE("a loader can be destroyed at any moment") {
 }
 
 TEST_CASE("a stopped wait ends without a batch, and the loader ends after the image being read") {
-  const auto dataset = std::make_shared<SmallDataset>(4000);
-  for (std::int64_t i = 8; i < 4000; ++i) dataset->slow.insert(i);
+  constexpr std::int64_t kBatch = 50'000;  // 1,000 s
+  const auto dataset = std::make_shared<SmallDataset>(2 * kBatch);
+  for (std::int64_t i = 8; i < dataset->size(); ++i) dataset->slow.insert(i);
   std::atomic<bool> stop{false};
   const auto begin = std::chrono::steady_clock::now();
   {
-    Loader loader(dataset,
-                  {.batch_size = 2000, .shuffle = false, .stop = [&] { return stop.load(); }});  // 40 s per batch
+    Loader loader(dataset, {.batch_size = kBatch, .shuffle = false, .stop = [&] { return stop.load(); }});
     loader.start(0);
     std::thread stopper([&] {
       let_workers_run();
@@ -153,8 +153,8 @@ TEST_CASE("a stopped wait ends without a batch, and the loader ends after the im
   }
   CHECK(was_ready);
   bool asked = false;  // to stop, once
-  Loader once(dataset, {.batch_size = 100, .shuffle = false, .stop = [&] { return !std::exchange(asked, true); }});
-  once.start(0);  // a batch takes two seconds
+  Loader once(dataset, {.batch_size = kBatch, .shuffle = false, .stop = [&] { return !std::exchange(asked, true); }});
+  once.start(0);
   CHECK(once.next() == nullptr);
   CHECK(once.next() == nullptr);
 }

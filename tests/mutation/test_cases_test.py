@@ -4,6 +4,7 @@ import pathlib
 import tempfile
 import time
 import unittest
+import unittest.mock
 
 import sandbox
 import test_cases
@@ -55,13 +56,19 @@ class Lists(Pretended):
         self.assertEqual([[case.name for case in chunk] for chunk in chunks(cases)],
                          [["a: 1", "a: 2"], ["b: 1"], ["a: 3"], ["a: 4"], ["b: 2"], ["no arguments"]])
 
+    def test_a_limit_follows_from_the_usual_time(self):
+        self.assertEqual(test_cases.limit([self.case("a: x", seconds=2), self.case("a: y", seconds=1)]), 20)
+
 
 class Runs(Pretended):
     def setUp(self):
         super().setUp()
+        patience = unittest.mock.patch("test_cases.limit", return_value=600)  # the machine may be busy with other work
+        patience.start()
+        self.addCleanup(patience.stop)
         self.runner = Runner(2, f"{self.folder.name}/scratch")
 
-    def outcome(self, case, limit=10):
+    def outcome(self, case, limit=120):
         return self.runner.run([case], limit).outcome
 
     def test_outcomes(self):
@@ -75,7 +82,7 @@ class Runs(Pretended):
         self.assertEqual(self.outcome(Case("a: x", [str(self.home / "gone"), "x"], str(self.home))), "failed")
 
     def assert_ends(self, process):
-        for _ in range(500):
+        for _ in range(6000):
             try:
                 if pathlib.Path(f"/proc/{process}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
                     return
@@ -86,12 +93,12 @@ class Runs(Pretended):
 
     def test_a_hanging_test_is_killed_with_its_children(self):
         begin = time.monotonic()
-        self.assertEqual(self.outcome(self.case("a: x", "sleep 60 & echo $! > child; wait"), 3), "timed out")
-        self.assertLess(time.monotonic() - begin, 20)
+        self.assertEqual(self.outcome(self.case("a: x", "sleep 3600 & echo $! > child; wait"), 3), "timed out")
+        self.assertLess(time.monotonic() - begin, 600)
         self.assert_ends((self.home / "child").read_text().strip())
 
     def test_processes_left_in_another_process_group_are_killed(self):
-        self.assertEqual(self.outcome(self.case("a: x", "setsid sleep 60 & echo $! > child; sleep 0.2")), "passed")
+        self.assertEqual(self.outcome(self.case("a: x", "setsid sleep 3600 & echo $! > child; sleep 0.2")), "passed")
         child = (self.home / "child").read_text().strip()
         self.assertTrue(pathlib.Path(f"/proc/{child}").exists())
         self.runner.clean()
@@ -116,20 +123,17 @@ class Runs(Pretended):
 
     def test_the_first_failure_ends_the_others(self):
         begin = time.monotonic()
-        slow = [[self.case(f"b{i}: slow", "sleep 30", seconds=30)] for i in range(5)]
+        slow = [[self.case(f"b{i}: slow", "sleep 3600", seconds=3600)] for i in range(5)]
         case, _ = self.runner.first_failure([[self.case("a: bad", "exit 1")]] + slow)
         self.assertEqual(case.name, "a: bad")
         self.assertEqual(self.outcome(self.case("a: fine", "sleep 0.2")), "passed")
-        self.assertLess(time.monotonic() - begin, 20)
+        self.assertLess(time.monotonic() - begin, 600)
 
     def test_the_time_of_a_passing_chunk_is_learned(self):
-        cases = [self.case("a: x", "exit 0", seconds=30), self.case("a: y", "exit 0", seconds=10)]
+        cases = [self.case("a: x", "exit 0", seconds=3000), self.case("a: y", "exit 0", seconds=1000)]
         self.assertIsNone(self.runner.first_failure([cases]))
-        self.assertLess(cases[0].seconds, 15)
+        self.assertLess(cases[0].seconds, 1500)
         self.assertAlmostEqual(cases[0].seconds / cases[1].seconds, 3)
-
-    def test_a_limit_follows_from_the_usual_time(self):
-        self.assertEqual(test_cases.limit([self.case("a: x", seconds=2), self.case("a: y", seconds=1)]), 20)
 
 
 if __name__ == "__main__":
