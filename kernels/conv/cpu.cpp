@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include "kernels/conv/cpu_amx.h"
@@ -138,14 +139,20 @@ std::unique_ptr<HostOp> data_in_other_layouts(const Conv2dBackwardData& d, const
   return nullptr;
 }
 
-// If the channels do not fill one block, oneDNN is fast for row-major images only. Returns an op with the layout of x
-// that oneDNN prefers; the caller reorders. Null if that op is no faster.
+// If the channels do not fill one block, oneDNN is fast for row-major images only, and for small groups only if it may
+// choose the layout of dy, too. Returns an op with the layouts that oneDNN prefers; the caller reorders. Null if that op
+// is no faster.
 template <typename Desc>
 std::unique_ptr<HostOp> with_free_images(const Desc& d, const CpuOpOptions& options) {
   if (d.x.layout.any()) return nullptr;
   Desc free = d;
   free.x.layout = {};
   auto op = make(free, options);
+  if constexpr (std::is_same_v<Desc, Conv2dBackwardWeights>)
+    if (op->is_fallback()) {
+      free.dy.layout = {};
+      op = make(free, options);
+    }
   return op->is_fallback() ? nullptr : std::move(op);
 }
 
