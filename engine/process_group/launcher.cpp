@@ -19,6 +19,7 @@
 #include "dp/error.h"
 #include "dp/launch.h"
 #include "dp/stop_signals.h"
+#include "engine/base/test_modes.h"
 #include "engine/process_group/connection.h"
 
 namespace dp::process_group {
@@ -150,7 +151,7 @@ class Launcher {
       reap();
       if (running() == 0) break;
       if (stop() != 0 && !std::exchange(forwarded_, true)) kill_all(stop());
-      if (failed_at_ && process_group::Clock::now() - *failed_at_ > kEndWithin) kill_all(SIGKILL);
+      if (failed_at_ && time_.now() - *failed_at_ > kEndWithin) kill_all(SIGKILL);
     }
     pass_on_output(0);
     for (Output& output : outputs_) output.lines.finish();
@@ -237,7 +238,7 @@ class Launcher {
       }
       // A rank that was killed makes other ranks fail, so its code takes precedence.
       if (!failed_at_ || (killed && code_ < 128)) code_ = code;
-      if (!failed_at_) failed_at_ = process_group::Clock::now();
+      if (!failed_at_) failed_at_ = time_.now();
     }
   }
 
@@ -255,6 +256,7 @@ class Launcher {
       if (process.running) ::kill(process.id, signal);
   }
 
+  engine::TimeSource& time_ = *engine::test_modes().time;
   LaunchOptions options_;
   const std::filesystem::path program_;
   FileHandle listener_;

@@ -21,6 +21,8 @@
 #include "dp/launch.h"
 #include "engine/process_group/connection.h"
 #include "support/catch.h"
+#include "support/fake_time.h"
+#include "support/patience.h"
 #include "support/temporary_folder.h"
 
 using namespace dp;
@@ -28,7 +30,7 @@ using namespace dp::test;
 
 namespace {
 
-constexpr unsigned kLongest = 120;  // seconds after which a process that hangs ends itself
+constexpr unsigned kLongest = 60 + kPatience.count();  // seconds after which a process that hangs ends itself
 
 std::string variable(const char* name) {
   const char* const text = std::getenv(name);
@@ -185,6 +187,7 @@ TEST_CASE("a launcher", "[.launcher]") {
     ::pthread_sigmask(SIG_BLOCK, &both, nullptr);
   }
   char* words[] = {name.data(), filter.data(), nullptr};
+  const TimeOfCoordinator time;  // none passes: a rank that is slow to end after another one is not killed
   const int code = launch_ranks(options, words);
   if (!unsaved) print(2, "says: unsaved was not set");
   std::_Exit(code);
