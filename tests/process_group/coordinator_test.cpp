@@ -1,4 +1,5 @@
-// The rendezvous server alone: the ranks are connections of the test, so that every message is seen.
+// The rendezvous server alone: the ranks are connections of the test, so that every message is seen. Where the fake time
+// does not pass, no time limit drops a rank.
 #include "engine/process_group/coordinator.h"
 
 #include <atomic>
@@ -21,7 +22,7 @@ namespace {
 
 FileHandle listener_of(const GroupAddress& address) { return FileHandle(::dup(address.listener.get())); }
 
-ProcessGroupOptions options_for(GroupAddress& address, int size, double timeout = 30) {
+ProcessGroupOptions options_for(GroupAddress& address, int size, double timeout = kNever) {
   ProcessGroupOptions options = address.options(1, size, timeout);
   options.rank = 0;
   return options;
@@ -45,6 +46,7 @@ std::string refusal(const GroupAddress& address, const Hello& hello) {
 }  // namespace
 
 TEST_CASE("coordinator: every reason to reject a rank has its message, and the connection then ends") {
+  TimeOfCoordinator time;
   GroupAddress address;
   const Coordinator coordinator(listener_of(address), options_for(address, 2));
   Peer first(address, 0, 2);
@@ -72,6 +74,7 @@ TEST_CASE("coordinator: every reason to reject a rank has its message, and the c
 }
 
 TEST_CASE("coordinator: a first message that is no greeting, or is too long, ends the connection without an answer") {
+  TimeOfCoordinator time;
   GroupAddress address;
   const Coordinator coordinator(listener_of(address), options_for(address, 2));
   const std::string hello = to_text(Hello{"the secret", 1, 2, "", ""});
@@ -107,6 +110,7 @@ TEST_CASE("coordinator: of 64 connections without a greeting only the oldest is 
 }
 
 TEST_CASE("coordinator: all ranks receive the hello of every rank without the token, and the port is closed") {
+  TimeOfCoordinator time;
   GroupAddress address;
   const Coordinator coordinator(listener_of(address), options_for(address, 3));
   address.listener.close();
@@ -141,6 +145,7 @@ TEST_CASE("coordinator: all ranks receive the hello of every rank without the to
 }
 
 TEST_CASE("coordinator: an exchange is complete when every rank has given its part, in any order") {
+  TimeOfCoordinator time;
   GroupAddress address;
   const Coordinator coordinator(listener_of(address), options_for(address, 2));
   Peer first(address, 0, 2), second(address, 1, 2);
@@ -197,6 +202,7 @@ TEST_CASE("coordinator: the ranks that miss a roll call are reported to the rank
 }
 
 TEST_CASE("coordinator: the end of a rank's work extends only the exchanges that this rank has not reached") {
+  TimeOfCoordinator time;
   GroupAddress address;
   const Coordinator coordinator(listener_of(address), options_for(address, 2));
   Peer first(address, 0, 2), second(address, 1, 2);
@@ -316,6 +322,7 @@ TEST_CASE("coordinator: a rank that has left is missing from an exchange, whethe
 }
 
 TEST_CASE("coordinator: the first failure is passed on to all ranks, and later ones are dropped") {
+  TimeOfCoordinator time;
   GroupAddress address;
   Peer first(address, 0, 3), second(address, 1, 3), third(address, 2, 3);
   auto coordinator = std::make_unique<Coordinator>(listener_of(address), options_for(address, 3));

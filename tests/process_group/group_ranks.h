@@ -16,12 +16,16 @@
 #include "dp/process_group.h"
 #include "engine/process_group/connection.h"
 #include "support/catch.h"
+#include "support/patience.h"
 
 namespace dp::test {
 
 // For checks on a rank's thread: Catch assertions are allowed on the test's thread only.
 #define DP_HOLDS(expression) \
   if (!(expression)) throw Error(ErrorCode::usage, "does not hold: " #expression)
+
+// A timeout in seconds that no test waits for. A rank that gets no core does not reach it.
+inline constexpr double kNever = 3600;
 
 struct RankFailure {
   bool failed = false;
@@ -42,7 +46,18 @@ struct GroupAddress {
     return info.tcpi_unacked;
   }
 
-  ProcessGroupOptions options(int rank, int size, double timeout = 30) {
+  // A new connection to rank 0.
+  FileHandle connected() const {
+    return process_group::connect_to("127.0.0.1", port, process_group::Clock::now() + kPatience);
+  }
+  // Rank 0's end of the next connection.
+  FileHandle accepted() const {
+    FileHandle file;
+    REQUIRE(becomes([&] { return static_cast<bool>(file = process_group::accept_from(listener)); }));
+    return file;
+  }
+
+  ProcessGroupOptions options(int rank, int size, double timeout = kNever) {
     ProcessGroupOptions o;
     o.rank = rank;
     o.size = size;
@@ -57,7 +72,7 @@ struct GroupAddress {
 // Runs work(process group) on every rank. Returns the error of each rank.
 inline std::vector<RankFailure> on_ranks(int size,
                                          const std::function<void(const std::shared_ptr<ProcessGroup>&)>& work,
-                                         double timeout = 30) {
+                                         double timeout = kNever) {
   GroupAddress address;
   std::vector<RankFailure> failures(static_cast<std::size_t>(size));
   std::vector<std::thread> threads;

@@ -1,4 +1,5 @@
-// A rank of a process group alone: the test plays rank 0, so that every message of the rank is seen.
+// A rank of a process group alone: the test plays rank 0, so that every message of the rank is seen. Where a fake time
+// does not pass, no time limit ends the rank.
 #include <unistd.h>
 
 #include <array>
@@ -30,13 +31,6 @@ std::string own_host_name() {
   return name.data();
 }
 
-// The connection of the next rank that joins.
-Peer accepted(const GroupAddress& address) {
-  pollfd one{address.listener.get(), POLLIN, 0};
-  REQUIRE(::poll(&one, 1, 30000) == 1);
-  return Peer(process_group::accept_from(address.listener));
-}
-
 std::string welcome_of(int size) {
   std::vector<std::string> hellos;
   for (int rank = 0; rank < size; ++rank) hellos.push_back(to_text(Hello{"", rank, size, "host", "name"}));
@@ -45,7 +39,7 @@ std::string welcome_of(int size) {
 
 // Rank 1 of 2, and the end of its connection that rank 0 would have.
 struct Member {
-  explicit Member(double timeout_seconds = 30) : rank_0(join(timeout_seconds)) {}
+  explicit Member(double timeout_seconds = kNever) : rank_0(join(timeout_seconds)) {}
 
   GroupAddress address;
   std::shared_ptr<ProcessGroup> group;
@@ -54,7 +48,7 @@ struct Member {
  private:
   Peer join(double timeout_seconds) {
     std::thread joining([&] { group = ProcessGroup::join(address.options(1, 2, timeout_seconds)); });
-    Peer peer = accepted(address);
+    Peer peer(address.accepted());
     peer.next(Kind::hello);
     peer.send({Kind::welcome, 0, welcome_of(2)});
     joining.join();
@@ -78,10 +72,11 @@ Refusal refusal_of(const ProcessGroupOptions& options) {
 
 // Why rank 1 of 2 does not join if rank 0 sends this message.
 Refusal refusal_after(const process_group::Message& message) {
+  TimeOfWaits time;
   GroupAddress address;
   Refusal refusal;
   std::thread joining([&] { refusal = refusal_of(address.options(1, 2)); });
-  Peer rank_0 = accepted(address);
+  Peer rank_0(address.accepted());
   rank_0.next(Kind::hello);
   rank_0.send(message);
   joining.join();
@@ -91,10 +86,11 @@ Refusal refusal_after(const process_group::Message& message) {
 }  // namespace
 
 TEST_CASE("member: a rank sends hello, counts the ranks on its host, and sends bye") {
+  TimeOfWaits time;
   GroupAddress address;
   std::shared_ptr<ProcessGroup> group;
-  std::thread joining([&] { group = ProcessGroup::join(address.options(2, 5)); });
-  Peer rank_0 = accepted(address);
+  std::thread joining([&] { group = ProcessGroup::join(address.options(2, 5, 77)); });
+  Peer rank_0(address.accepted());
   const auto first = rank_0.next();
   REQUIRE(first);
   CHECK(first->kind == Kind::hello);
@@ -116,7 +112,7 @@ TEST_CASE("member: a rank sends hello, counts the ranks on its host, and sends b
   CHECK(group->local_rank() == 1);
   CHECK(group->local_size() == 3);
   CHECK_FALSE(group->one_host());
-  CHECK(group->state().timeout_seconds() == 30);
+  CHECK(group->state().timeout_seconds() == 77);
   for (int rank = 0; rank < 5; ++rank) CHECK(group->host_of(rank) == "name " + std::to_string(rank));
   CHECK_THROWS(group->host_of(5));
   group.reset();
@@ -128,6 +124,7 @@ TEST_CASE("member: a rank sends hello, counts the ranks on its host, and sends b
 }
 
 TEST_CASE("member: a rank sends its parts by number and returns the exchange that it waits for") {
+  TimeOfWaits time;
   Member member;
   const std::uint64_t first = member.group->state().give("one"), second = member.group->state().give("two");
   for (const auto& [number, text] : {std::pair(std::uint64_t{0}, "one"), std::pair(std::uint64_t{1}, "two")}) {
@@ -200,6 +197,7 @@ TEST_CASE("member: a rank ends its wait if rank 0 sends only roll calls") {
 }
 
 TEST_CASE("member: a failure of another rank raises the attached flags, now and later, and ends every wait") {
+  TimeOfWaits time;
   kernels::AbortFlag attached{false}, detached{false}, late{false};
   Member member;
   ProcessGroup::State& state = member.group->state();
@@ -238,6 +236,7 @@ TEST_CASE("member: a failure of another rank raises the attached flags, now and 
 }
 
 TEST_CASE("member: a rank that fails reports its error, which is no failure of another rank") {
+  TimeOfWaits time;
   Member member;
   member.group->fail(Error(ErrorCode::io, "the disk is full"));
   const auto report = member.rank_0.next();
@@ -332,7 +331,7 @@ TEST_CASE("member: a rank tries to reach rank 0 until its timeout and then repor
   CHECK(refusal.text == text);
   const std::atomic<int> stop{SIGTERM};
   options.stop = &stop;
-  options.timeout_seconds = 100;
+  options.timeout_seconds = kNever;
   const Refusal interrupted = refusal_of(options);
   CHECK(in_time(begin, 2));
   CHECK(interrupted.code == ErrorCode::timeout);
@@ -342,7 +341,7 @@ TEST_CASE("member: a rank tries to reach rank 0 until its timeout and then repor
 TEST_CASE("member: an interrupt while ranks are missing is the reason that is reported") {
   GroupAddress address;
   const std::atomic<int> stop{SIGTERM};
-  ProcessGroupOptions options = address.options(1, 2, 100);
+  ProcessGroupOptions options = address.options(1, 2);
   options.stop = &stop;
   const Refusal interrupted = refusal_of(options);
   CHECK(interrupted.code == ErrorCode::timeout);

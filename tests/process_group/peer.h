@@ -23,9 +23,7 @@ class Peer {
 
   explicit Peer(FileHandle file) : connection_(std::move(file)) {}
   // Connects to rank 0.
-  explicit Peer(const GroupAddress& address)
-      : Peer(process_group::connect_to("127.0.0.1", address.port,
-                                       process_group::Clock::now() + std::chrono::seconds(5))) {}
+  explicit Peer(const GroupAddress& address) : Peer(address.connected()) {}
   Peer(const GroupAddress& address, const process_group::Hello& hello) : Peer(address) {
     send({Kind::hello, 0, to_text(hello)});
   }

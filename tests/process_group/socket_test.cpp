@@ -7,17 +7,22 @@
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 
 #include "dp/error.h"
 #include "support/catch.h"
 #include "support/free_port.h"
+#include "support/patience.h"
 
 using namespace dp;
 using namespace dp::process_group;
 
 namespace {
+
+using test::kPatience;
+constexpr std::chrono::milliseconds kNow{0};
 
 template <typename Work>
 std::pair<ErrorCode, std::string> error_of(const Work& work) {
@@ -29,9 +34,9 @@ std::pair<ErrorCode, std::string> error_of(const Work& work) {
   return {ErrorCode::usage, ""};
 }
 
-bool readable(int file, int milliseconds) {
+bool readable(int file, std::chrono::milliseconds within) {
   pollfd one{file, POLLIN, 0};
-  return ::poll(&one, 1, milliseconds) == 1;
+  return ::poll(&one, 1, static_cast<int>(within.count())) == 1;
 }
 
 void check_options(const FileHandle& socket) {
@@ -47,7 +52,7 @@ bool sends_at_once(const FileHandle& socket) {
   return value != 0;
 }
 
-Clock::time_point soon() { return Clock::now() + std::chrono::seconds(5); }
+Clock::time_point soon() { return Clock::now() + kPatience; }
 
 }  // namespace
 
@@ -57,7 +62,7 @@ TEST_CASE("socket: both ends of a connection are non-blocking, closed in new pro
   CHECK(port_of(listener) > 0);
   CHECK_FALSE(accept_from(listener));
   const FileHandle client = connect_to("127.0.0.1", port_of(listener), soon());
-  REQUIRE(readable(listener.get(), 30000));
+  REQUIRE(readable(listener.get(), kPatience));
   const FileHandle server = accept_from(listener);
   CHECK_FALSE(accept_from(listener));
   for (const FileHandle* end : {&client, &server}) {
@@ -74,11 +79,11 @@ TEST_CASE("socket: a port can be listened on again as soon as its listener is cl
   CHECK(port_of(listener) == port);
   {
     const FileHandle client = connect_to("127.0.0.1", port, soon());
-    REQUIRE(readable(listener.get(), 30000));
+    REQUIRE(readable(listener.get(), kPatience));
     FileHandle server = accept_from(listener);
     REQUIRE(server);
     server.close();  // first, so that this port keeps a closed connection
-    CHECK(readable(client.get(), 30000));
+    CHECK(readable(client.get(), kPatience));
   }
   listener.close();
   CHECK(port_of(listen_on("127.0.0.1", port)) == port);
@@ -113,12 +118,12 @@ TEST_CASE("socket: the errors of listening and connecting name the address, the 
 
 TEST_CASE("socket: a wake-up is readable from the first raise until it is cleared") {
   const WakeUp wake;
-  CHECK_FALSE(readable(wake.descriptor(), 0));
+  CHECK_FALSE(readable(wake.descriptor(), kNow));
   wake.clear();
-  CHECK_FALSE(readable(wake.descriptor(), 0));
+  CHECK_FALSE(readable(wake.descriptor(), kNow));
   wake.raise();
   wake.raise();
-  CHECK(readable(wake.descriptor(), 0));
+  CHECK(readable(wake.descriptor(), kNow));
   wake.clear();
-  CHECK_FALSE(readable(wake.descriptor(), 0));
+  CHECK_FALSE(readable(wake.descriptor(), kNow));
 }
