@@ -2,8 +2,6 @@
 #include <fcntl.h>
 #include <signal.h>
 
-#include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <fstream>
 
@@ -66,18 +64,6 @@ std::string conform(Launcher launch, const Words& more) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-// Whether something was sent to this port of 127.0.0.1 and not yet read.
-bool has_unread(int port) {
-  char end[16];
-  std::snprintf(end, sizeof end, ":%04X", static_cast<unsigned>(port));
-  std::ifstream table("/proc/net/tcp");
-  std::string number, local, remote, state, queues, rest;
-  std::getline(table, rest);  // the names of the columns
-  while (table >> number >> local >> remote >> state >> queues && std::getline(table, rest))
-    if (local.ends_with(end) && state == "01" && !queues.ends_with(":00000000")) return true;
-  return false;
-}
-
 }  // namespace
 
 TEST_CASE("launchers: the own launcher and torchrun's environment give the same run") {
@@ -106,8 +92,8 @@ TEST_CASE("launchers: without a loadable MPI plugin, a rank started by mpirun fa
   CHECK(has(outcome.err, "with --engine ddp alone, or with torchrun"));
 }
 
-// A launcher that was not running when both ranks wrote passes the lines on in the order of the ranks. It gives rank 0
-// three seconds to report.
+// A launcher that was not running when both ranks wrote passes the lines on in the order of the ranks. After the first
+// rank has ended, it gives the others three seconds to report.
 TEST_CASE("launchers: error lines name their rank, and the cause comes first") {
   bool cause_first = false;
   for (int tries = 0; tries < 5 && !cause_first; ++tries) {
@@ -120,32 +106,43 @@ TEST_CASE("launchers: error lines name their rank, and the cause comes first") {
     const std::size_t cause =
         outcome.err.find("[rank 1] dp_train: error: rank 1: rank 1 (cpu) failed in backward of step 2");
     const std::size_t consequence = outcome.err.find("[rank 0] dp_train: error: rank 0 stops: rank 1 failed");
-    REQUIRE(cause != std::string::npos);
     cause_first = cause < consequence && consequence != std::string::npos;
+    UNSCOPED_INFO(outcome.err);
   }
   CHECK(cause_first);
 }
 
-TEST_CASE("launchers: a rank that does not join is named after the timeout") {
+namespace {
+
+// Ranks 0 and 2 of 3, with --timeout 2 for rank 0. Whether both name rank 1.
+bool names_missing_rank() {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   GroupAddress address;  // rank 0 inherits its listener: rank 2 has joined before rank 0 begins to wait
   const std::string port = std::to_string(address.port);
   Words arguments = short_run("run") + Words{"--cpu", "1"};
-  auto& timeout = *(std::find(arguments.begin(), arguments.end(), "--timeout") + 1);
-  timeout = "60";
   Program third(arguments, folder.path(), rank_variables(2, 3, port));
-  REQUIRE(becomes([&] { return has_unread(address.port); }));
-  timeout = "2";
+  REQUIRE(becomes([&] { return is_connected(address.port, /*unread=*/true); }));
+  value_of(arguments, "--timeout") = "2";
   ::fcntl(address.listener.get(), F_SETFD, 0);
   Program first(arguments, folder.path(),
                 rank_variables(0, 3, port) + Words{"DP_LISTENER=" + std::to_string(address.listener.get())});
+  bool named = true;
   for (Program* program : {&first, &third}) {
     const Outcome outcome = program->wait();
-    INFO(outcome.err);
-    CHECK(outcome.code == 6);
-    CHECK(has(outcome.err, "rank 1 of 3 did not join within 2 s"));
+    UNSCOPED_INFO("code " << outcome.code << ": " << outcome.err);
+    named = named && outcome.code == 6 && has(outcome.err, ": rank 1 of 3 did not join within 2 s");
   }
+  return named;
+}
+
+}  // namespace
+
+// Rank 0 may be named, too, or end in another way, if one of its threads gets no core for two seconds.
+TEST_CASE("launchers: a rank that does not join is named after the timeout") {
+  bool named = false;
+  for (int tries = 0; tries < 3 && !named; ++tries) named = names_missing_rank();
+  CHECK(named);
 }
 
 TEST_CASE("launchers: ranks started with different options or another token are reported") {
@@ -176,10 +173,7 @@ TEST_CASE("launchers: ranks started with different options or another token are 
 TEST_CASE("launchers: the launcher generates a token for its ranks") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
-  Words arguments = short_run("run");
-  *(std::find(arguments.begin(), arguments.end(), "--max-steps") + 1) = "1000000000";
-  arguments.erase(std::find(arguments.begin(), arguments.end(), "--quiet"));
-  Program program(arguments + Words{"--cpu", "2"}, folder.path());
+  Program program(endless_run("run") + Words{"--cpu", "2"}, folder.path());
   program.wait_for("Epoch: [1]");
   const std::vector<pid_t> ranks = children_of(program.id());
   CHECK(ranks.size() == 2);
@@ -196,10 +190,7 @@ TEST_CASE("launchers: the launcher generates a token for its ranks") {
 TEST_CASE("launchers: an interrupt reaches every rank and leaves a checkpoint") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
-  Words arguments = short_run("run");
-  *(std::find(arguments.begin(), arguments.end(), "--max-steps") + 1) = "1000000000";
-  arguments.erase(std::find(arguments.begin(), arguments.end(), "--quiet"));
-  Program program(arguments + Words{"--cpu", "2"}, folder.path());
+  Program program(endless_run("run") + Words{"--cpu", "2"}, folder.path());
   program.wait_for("Epoch: [2]");
   ::kill(program.id(), SIGINT);
   const Outcome outcome = program.wait();
@@ -212,9 +203,9 @@ TEST_CASE("launchers: an interrupt reaches every rank and leaves a checkpoint") 
 TEST_CASE("launchers: an interrupt ends the wait for a rank that does not join") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
-  Program program(short_run("run") + Words{"--cpu", "1"}, folder.path(), rank_variables(0, 2, free_port()));
-  program.wait_until_signals_are_handled();
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  const std::string port = free_port();
+  Program program(short_run("run") + Words{"--cpu", "1"}, folder.path(), rank_variables(0, 2, port));
+  REQUIRE(becomes([&] { return is_connected(std::stoi(port)); }));  // it waits for the other rank
   const auto begin = std::chrono::steady_clock::now();
   ::kill(program.id(), SIGINT);
   CHECK(program.wait().code == 130);
@@ -231,13 +222,13 @@ TEST_CASE("launchers: a rank signalled alone in an evaluation ends, and so does 
   std::vector<Program> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     auto variables = rank_variables(rank, 2, port);
-    variables.emplace_back("DP_FAIL=stall:forward:dev0:60000ms");
+    variables.emplace_back("DP_FAIL=stall:forward:dev0:600000ms");
     variables.push_back(gate.variable());
     ranks.emplace_back(arguments, folder.path(), variables);
   }
   gate.wait_for();  // rank 0 stalls; rank 1 evaluates its part, or waits for rank 0
   ranks[1].wait_until_signals_are_handled();
-  std::this_thread::sleep_for(std::chrono::seconds(1));
+  std::this_thread::sleep_for(std::chrono::seconds(1));  // so that rank 1 usually waits for rank 0
   ::kill(ranks[1].id(), SIGTERM);
   CHECK(ranks[1].ends_within(2));
   CHECK(ranks[1].wait().code == 143);
@@ -252,10 +243,7 @@ TEST_CASE("launchers: a rank signalled alone in an evaluation ends, and so does 
 TEST_CASE("launchers: no rank outlives a killed parent") {
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
-  Words arguments = short_run(folder.path() + "/run");
-  *(std::find(arguments.begin(), arguments.end(), "--max-steps") + 1) = "1000000000";
-  arguments.erase(std::find(arguments.begin(), arguments.end(), "--quiet"));
-  Program program(arguments + Words{"--cpu", "2"}, folder.path());
+  Program program(endless_run(folder.path() + "/run") + Words{"--cpu", "2"}, folder.path());
   program.wait_for("Epoch: [1]");
   CHECK(processes_with(folder.path()).size() == 3);
   ::kill(program.id(), SIGKILL);

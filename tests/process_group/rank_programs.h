@@ -4,6 +4,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -19,7 +21,12 @@
 
 namespace dp::test {
 
-// A few steps on a tiny data set; `run` is the output folder.
+// The word after this flag.
+inline std::string& value_of(Words& arguments, const std::string& flag) {
+  return *(std::find(arguments.begin(), arguments.end(), flag) + 1);
+}
+
+// A few steps on a tiny data set; `run` is the output folder. A rank that gets no core does not reach the timeout.
 inline Words short_run(const std::string& run) {
   return {"--engine",
           "ddp",
@@ -39,9 +46,17 @@ inline Words short_run(const std::string& run) {
           "--deterministic",
           "--quiet",
           "--timeout",
-          "20",
+          "600",
           "--output-dir",
           run};
+}
+
+// The same until it is interrupted. It logs each epoch.
+inline Words endless_run(const std::string& run) {
+  Words arguments = short_run(run);
+  value_of(arguments, "--max-steps") = value_of(arguments, "--epochs") = "1000000";
+  std::erase(arguments, "--quiet");
+  return arguments;
 }
 
 inline nlohmann::json summary_in(const std::string& run) {
@@ -82,6 +97,19 @@ inline std::vector<pid_t> processes_with(const std::string& text) {
       found.push_back(static_cast<pid_t>(std::stoi(name)));
   }
   return found;
+}
+
+// Whether a rank has joined rank 0, which listens on this port of 127.0.0.1. With `unread`: what was sent to rank 0 and
+// not yet read counts alone.
+inline bool is_connected(int port, bool unread = false) {
+  char end[16];
+  std::snprintf(end, sizeof end, ":%04X", static_cast<unsigned>(port));
+  std::ifstream table("/proc/net/tcp");
+  std::string number, local, remote, state, queues, rest;
+  std::getline(table, rest);  // the names of the columns
+  while (table >> number >> local >> remote >> state >> queues && std::getline(table, rest))
+    if (local.ends_with(end) && state == "01" && !(unread && queues.ends_with(":00000000"))) return true;
+  return false;
 }
 
 // Whether no such process is left, at most kPatience from now.

@@ -78,8 +78,7 @@ bool names_stopped_rank(int stopped) {
   if (id < 0 || ::kill(id, SIGSTOP) != 0) return false;  // the run has ended
   const auto begin = std::chrono::steady_clock::now();
   const Outcome outcome = run.program.wait();
-  INFO("rank " << stopped << ": " << outcome.err);
-  CHECK(outcome.code == 6);
+  UNSCOPED_INFO("rank " << stopped << ": code " << outcome.code << "\n" << outcome.err);
   CHECK(in_time(begin, 15));
   // Reported by ranks that wait for the stopped rank's gradients, by rank 0 that waits for its message, or by ranks
   // that wait for rank 0.
@@ -88,7 +87,7 @@ bool names_stopped_rank(int stopped) {
                          "[, rank0-9]*( of 3)? (did not answer \\(is its process stopped\\?\\)|did not reach "
                          "exchange|failed: it sent nothing)");
   CHECK(all_gone(run.folder / "run"));
-  return std::regex_search(outcome.err, named);
+  return outcome.code == 6 && std::regex_search(outcome.err, named);
 }
 
 bool continues_after_suspension() {
@@ -96,9 +95,9 @@ bool continues_after_suspension() {
   const std::vector<pid_t> processes = processes_with(run.folder / "run");
   if (processes.size() != 3) return false;  // the run has ended
   REQUIRE(::kill(run.program.id(), SIGTSTP) == 0);
-  const bool stopped = becomes([&] { return all_stopped(processes); });
+  becomes([&] { return all_stopped(processes) || run.program.has_ended(); });
   std::this_thread::sleep_for(kLongestTimeout);
-  const bool suspended = stopped && all_stopped(processes);
+  const bool suspended = all_stopped(processes);
   REQUIRE(::kill(run.program.id(), SIGCONT) == 0);
   std::this_thread::sleep_for(kLongestTimeout);
   const bool continued = becomes([&] { return none_stopped(processes); });
