@@ -112,7 +112,7 @@ TEST_CASE("wire: handles leave no thread behind") {
     WiredRankGroup group(3);
     group.run([&](int rank) { group.join(rank); });
   }
-  CHECK(threads_of_process() == before);
+  CHECK(becomes([&] { return threads_of_process() <= before; }));  // a joined thread may still be listed
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include "host/rank_group.h"
 #include "kernels/op_args.h"
 #include "support/catch.h"
+#include "support/patience.h"
 
 using namespace dp;
 using namespace dp::kernels;
@@ -206,7 +207,7 @@ TEST_CASE("a missing wait is visible in the threaded mode and fixed by the wait"
     }
     return wrong;
   };
-  CHECK(late_reads(false) > 0);
+  CHECK(becomes([&] { return late_reads(false) > 0; }));  // unless this thread is slow each time
   CHECK(late_reads(true) == 0);
 }
 
