@@ -27,7 +27,7 @@ namespace dp_bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr double kPatience = 5;  // seconds for a program to end by itself
+constexpr double kPatience = 30;  // seconds for a program to end by itself, on a busy machine
 
 // The environment without OpenMP settings, plus `more`: each program gets OpenMP settings of its own.
 std::vector<std::string> environment(const std::vector<std::string>& more) {

@@ -30,7 +30,7 @@ class Child {
   // Environment: this process's without OpenMP settings, plus `variables` ("NAME=value"). The kernel kills the program
   // when this process ends.
   Child(const std::vector<std::string>& words, const std::vector<std::string>& variables);
-  ~Child();  // closes stdin, waits up to 5 s, then kills the program
+  ~Child();  // closes stdin, waits up to 30 s, then kills the program
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
 

@@ -10,12 +10,15 @@
 
 #include "bench/fake_programs.h"
 #include "support/catch.h"
+#include "support/patience.h"
 
 using namespace dp_bench;
 using dp::test::FakePrograms;
 using Lines = std::vector<std::string>;
 
 namespace {
+
+const double kLongest = 60 + static_cast<double>(dp::test::kPatience.count());  // seconds; no answer takes as long
 
 // user, nice, system, irq, softirq and steal of all processors, in seconds.
 double busy_seconds() {
@@ -64,7 +67,7 @@ done
 printf 'done\tuser=%s\tsystem=%s\n' $user $system
 read -r end)sh"},
               {});
-  const Reply reply = child.read(60);
+  const Reply reply = child.read(kLongest);
   const double ticks = child.cpu_seconds() * static_cast<double>(::sysconf(_SC_CLK_TCK));
   CHECK(ticks >= reply.number("user") + reply.number("system"));
   CHECK(ticks <= reply.number("user") + reply.number("system") + 5);
@@ -90,12 +93,13 @@ TEST_CASE("all lines of a program are read, and a failed program is an error wit
 }
 
 TEST_CASE("an error about a program has its name without the folder") {
-  CHECK_THROWS_WITH(Child({"/no/such/program"}, {}).read(60), "program ended: No such file or directory");
-  CHECK_THROWS_WITH(Child({"sh", "-c", "exit 3"}, {}).read(60), "sh ended: it printed no message");
+  CHECK_THROWS_WITH(Child({"/no/such/program"}, {}).read(kLongest), "program ended: No such file or directory");
+  CHECK_THROWS_WITH(Child({"sh", "-c", "exit 3"}, {}).read(kLongest), "sh ended: it printed no message");
   CHECK_THROWS_WITH(Child({"/bin/sh", "-c", "read -r end"}, {}).read(0.05), "sh did not answer within 0 s");
-  CHECK_THROWS_WITH(Child({"/bin/sh", "-c", "printf 'error\\tmessage=out of luck\\n'"}, {}).read(60), "out of luck");
+  CHECK_THROWS_WITH(Child({"/bin/sh", "-c", "printf 'error\\tmessage=out of luck\\n'"}, {}).read(kLongest),
+                    "out of luck");
   Child ended({"/bin/sh", "-c", "echo gone >&2; exec <&-; echo ready; exit 3"}, {});
-  CHECK(ended.read(60).word == "ready");
+  CHECK(ended.read(kLongest).word == "ready");
   CHECK_THROWS_WITH(ended.send("run 1"), "sh ended: gone");
 }
 
@@ -103,10 +107,10 @@ TEST_CASE("a program reads what is sent, a line at a time, until its input is cl
   Child child({"/bin/sh", "-c", "while read -r line; do echo \"got $line\"; done; echo end"}, {});
   child.send("run 1");
   child.send("run 2");
-  CHECK(child.read(60).word == "got run 1");
-  CHECK(child.read(60).word == "got run 2");
+  CHECK(child.read(kLongest).word == "got run 1");
+  CHECK(child.read(kLongest).word == "got run 2");
   child.end_input();
-  CHECK(child.read(60).word == "end");
+  CHECK(child.read(kLongest).word == "end");
 }
 
 TEST_CASE("a program starts without OpenMP's variables and with the default action of SIGPIPE") {
@@ -114,8 +118,8 @@ TEST_CASE("a program starts without OpenMP's variables and with the default acti
   Child child({"/bin/sh", "-c", "echo \"${OMP_A-no} ${GOMP_A-no} ${KMP_A-no} $DP_A $OMP_B\"; kill -PIPE $$; echo more"},
               {"OMP_B=own"});
   for (const char* name : {"OMP_A", "GOMP_A", "KMP_A", "DP_A"}) ::unsetenv(name);
-  CHECK(child.read(60).word == "no no no given own");
-  CHECK_THROWS_WITH(child.read(60), "sh ended: it printed no message");
+  CHECK(child.read(kLongest).word == "no no no given own");
+  CHECK_THROWS_WITH(child.read(kLongest), "sh ended: it printed no message");
 }
 
 TEST_CASE("measured programs are found in DP_BENCH_PATH first, and the error lists the searched folders") {

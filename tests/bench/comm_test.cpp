@@ -71,7 +71,6 @@ say row collective=gather ranks=4 count=100000000 type=float redop=none root=2 w
   options.rounds = 4;
   options.seconds = 0.0125;
   options.collectives = {"all_reduce", "gather"};
-  options.timeout = 60;
   progress.clear();
   const Report report = measure_comm(options, tell);
   ::setenv("PATH", path.c_str(), 1);
@@ -115,7 +114,6 @@ TEST_CASE("comm: a failed program has a row with its error or its last message")
   CommOptions options;
   options.ranks = 2;
   options.communicators = {"host-processes", "host"};
-  options.timeout = 60;
   const auto rows = [&](const std::string& script) {
     const FakePrograms fakes;
     fakes.add("bench_comm", "log \"$*\"\n" + script);

@@ -44,7 +44,6 @@ dp_bench::OpsOptions small_ops() {
   options.on_cpu = true;
   options.rounds = 2;
   options.python = "/bin/sh";
-  options.timeout = 60;
   return options;
 }
 

@@ -28,7 +28,7 @@ bool runs(pid_t process) { return !read_text("/proc/" + std::to_string(process) 
 TEST_CASE("closed standard descriptors are /dev/null in dp_bench, and its child processes have their pipes") {
   const TemporaryFolder folder;
   Program program({}, folder.path(), {},
-                  {"/bin/sh", "-c", "exec " DP_BENCH_PATH " step --seconds 30 <&- >&- 2>&-", "sh"});
+                  {"/bin/sh", "-c", "exec " DP_BENCH_PATH " step --variants plan --seconds 30 <&- >&- 2>&-", "sh"});
   std::vector<pid_t> started;
   CHECK(becomes([&] { return !(started = children_of(program.id())).empty(); }));
   const auto descriptor = [](pid_t process, int number) {
