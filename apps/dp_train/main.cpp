@@ -36,8 +36,8 @@ void list_datasets() {
 }
 
 // Exit code of commands that only print.
-int code_of(const Signals& signals) {
-  if (signals.received.load() != 0) return 128 + signals.received.load();
+int code_of() {
+  if (const int number = received_signal(); number != 0) return 128 + number;
   dp::flush_stdout();
   return 0;
 }
@@ -87,11 +87,11 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
         warn(without_effect(command, devices.list.front().kind));
   if (command.estimate_memory) {
     estimate_memory(command, entry, options);
-    return code_of(signals);
+    return code_of();
   }
   if (command.save_config) {
     if (leads) dp::save_config(*command.save_config, command.model, options);
-    return code_of(signals);
+    return code_of();
   }
   std::optional<dp::TrainerCallbacks> console =
       dp::console_callbacks({.quiet = command.quiet || command.print_plan || !leads, .progress = !command.no_progress});
@@ -115,7 +115,7 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   console->on_work({work, 1, 1});
   if (command.print_plan) {
     if (leads) std::printf("%s", trainer.net().describe_plan(options.batch_size).c_str());
-    return code_of(signals);
+    return code_of();
   }
   const dp::RunSummary summary = run_or_evaluate(trainer, command, *console, group.get());
   console.reset();  // ends an open progress line
@@ -127,13 +127,13 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
     if (folder.path().empty() && !summary.interrupted) throw;
     warn(error.what());
   }
-  const int number = signals.received.load();
+  const int number = received_signal();
   return summary.interrupted ? 128 + (number != 0 ? number : SIGINT) : 0;  // 0: another rank got the signal
 }
 
 // Whether this rank failed because of a signal: it was still joining the process group, or another rank left.
-bool ended_by_signal(const dp::ProcessGroup* group, const Signals& signals) {
-  if (signals.received.load() == 0) return false;
+bool ended_by_signal(const dp::ProcessGroup* group) {
+  if (received_signal() == 0) return false;
   if (group == nullptr) return true;
   // Rank 0 may report a lost rank only after that rank's connections have closed. Wait up to 500 ms for the report.
   constexpr int kLooks = 20;
@@ -145,11 +145,11 @@ bool ended_by_signal(const dp::ProcessGroup* group, const Signals& signals) {
 int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGroup>& group, Signals& signals) {
   if (command.list_models) {
     list_models();
-    return code_of(signals);
+    return code_of();
   }
   if (command.list_datasets) {
     list_datasets();
-    return code_of(signals);
+    return code_of();
   }
   if (!command.report_runs.empty()) {
     const std::string beside =
@@ -157,17 +157,17 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     const std::string file = command.report_file.value_or(beside);
     dp::write_report(command.report_runs, file);
     std::printf("%s\n", dp::printable(file).c_str());
-    return code_of(signals);
+    return code_of();
   }
   if (!command.fetch.empty())
     start_fetch(source(command.fetch), {command.data_path, command.mirror, command.quiet, !command.no_progress});
   if (command.environment) {
     std::printf("dp_train    %s\n%s", DP_VERSION, dp::describe_environment().c_str());
-    return code_of(signals);
+    return code_of();
   }
   if (command.check_data) {
     const bool good = check_data(command);
-    return good || signals.received.load() != 0 ? code_of(signals) : static_cast<int>(dp::ErrorCode::data);
+    return good || signals.received.load() != 0 ? code_of() : static_cast<int>(dp::ErrorCode::data);
   }
   check_processes(command);
   if (command.selftest) {
@@ -175,7 +175,7 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     warn(devices.warning);
     if (!devices.notice.empty()) std::printf("%s\n", dp::printable(devices.notice).c_str());
     const bool good = selftest(devices.list, signals.received);
-    return good || signals.received.load() != 0 ? code_of(signals) : static_cast<int>(dp::ErrorCode::device);
+    return good || signals.received.load() != 0 ? code_of() : static_cast<int>(dp::ErrorCode::device);
   }
   if (command.engine == "dp") return train(command, choose_devices(command), nullptr, signals);
   const auto rank = rank_of_this_process(command, signals.received);
@@ -189,8 +189,8 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     group = dp::ProcessGroup::join(*rank);
     return train(command, device_of_rank(command, *group), group, signals);
   } catch (const dp::Error&) {
-    if (!ended_by_signal(group.get(), signals)) throw;
-    return code_of(signals);
+    if (!ended_by_signal(group.get())) throw;
+    return code_of();
   }
 }
 
@@ -226,7 +226,7 @@ int guarded(int argc, char* const* argv) {
     Signals& signals = handle_signals();
     received = &signals.received;
     const auto command = parse_command(argc, argv);
-    return command ? run(*command, argv, group, signals) : code_of(signals);
+    return command ? run(*command, argv, group, signals) : code_of();
   } catch (const dp::Error& error) {
     const int code = fail_rank(group, error);
     const bool stalled = code == static_cast<int>(dp::ErrorCode::timeout);  // the step that a signal waited for

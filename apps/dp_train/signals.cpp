@@ -83,6 +83,16 @@ sigset_t handled() {
 
 }  // namespace
 
+int received_signal() {
+  if (const int number = signals.received.load(); number != 0) return number;
+  sigset_t waiting;
+  ::sigpending(&waiting);
+  const sigset_t ours = handled();
+  for (const int number : dp::kStopSignals)
+    if (::sigismember(&ours, number) == 1 && ::sigismember(&waiting, number) == 1) return number;
+  return 0;
+}
+
 Signals& handle_signals() {
   struct sigaction action {};
   action.sa_sigaction = on_signal;

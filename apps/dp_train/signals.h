@@ -27,4 +27,8 @@ struct Signals {
 // pointer into its workspace, and the frame of a signal handler would overwrite that.
 Signals& handle_signals();
 
+// The number of the first signal; 0: none yet. It may still wait for its thread, which the system has given no core,
+// while another rank has already stopped the run. Call it on a thread that blocks the signals.
+int received_signal();
+
 }  // namespace dp_train
