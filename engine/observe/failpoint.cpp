@@ -100,15 +100,17 @@ std::atomic<int> stalls{0};
 
 const char* gate() { return std::getenv("DP_FAIL_GATE"); }
 
-// If DP_FAIL_GATE is set: creates <gate>.<replica> at the start, and returns early once <gate>.open exists.
+// If DP_FAIL_GATE is set: creates <gate>.<replica> at the start, and returns early once that file is removed or
+// <gate>.open exists.
 void stall(std::chrono::milliseconds time, int replica) {
   const char* const path = gate();
   if (path == nullptr) return test_modes().time->sleep(time);
   const auto end = std::chrono::steady_clock::now() + time;
-  std::ofstream(path + ("." + std::to_string(replica)));
-  const std::string opened = std::string(path) + ".open";
+  const std::string begun = std::string(path) + "." + std::to_string(replica), opened = std::string(path) + ".open";
+  const bool marked = std::ofstream(begun).is_open();
   stalls.fetch_add(1);
-  while (std::chrono::steady_clock::now() < end && !std::filesystem::exists(opened))
+  while (std::chrono::steady_clock::now() < end && !std::filesystem::exists(opened) &&
+         !(marked && !std::filesystem::exists(begun)))
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   stalls.fetch_sub(1);
 }

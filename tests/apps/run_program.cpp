@@ -1,6 +1,7 @@
 #include "apps/run_program.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -139,6 +140,15 @@ void StallGate::wait_for(int replica) const {
 
 void StallGate::open() const { write_text(path_ + ".open", ""); }
 
+void StallGate::end_one(int replica) const { fs::remove(path_ + "." + std::to_string(replica)); }
+
+void Program::stop() const {
+  ::kill(id_, SIGSTOP);
+  siginfo_t stopped{};
+  while (::waitid(P_PID, static_cast<id_t>(id_), &stopped, WSTOPPED | WEXITED | WNOWAIT) != 0 && errno == EINTR) {
+  }
+}
+
 bool Program::has_ended() const {
   siginfo_t ended{};
   return ::waitid(P_PID, static_cast<id_t>(id_), &ended, WEXITED | WNOHANG | WNOWAIT) == 0 && ended.si_pid == id_;
@@ -150,7 +160,7 @@ bool Program::ends_within(double seconds) const {
     if (has_ended()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
-  return false;
+  return has_ended();
 }
 
 void Program::close_output() {

@@ -30,6 +30,7 @@ class Program {
   void close_output();                                        // like a pager that quits
   // Until this process, or each of so many that it starts, has a thread for signals; at most kPatience.
   void wait_until_signals_are_handled(int children = 0) const;
+  void stop() const;                       // by SIGSTOP; returns when all its threads have stopped
   bool has_ended() const;                  // does not read its output
   bool ends_within(double seconds) const;  // adds kPatience
   Outcome wait();
@@ -49,7 +50,8 @@ class StallGate {
   explicit StallGate(std::string path) : path_(std::move(path)) {}
   std::string variable() const { return "DP_FAIL_GATE=" + path_; }
   void wait_for(int replica = 0) const;  // until its stall has begun, at most kPatience
-  void open() const;                     // ends every stall
+  void open() const;                     // ends every stall, also those to come
+  void end_one(int replica = 0) const;   // ends the stall that has begun
 
  private:
   std::string path_;

@@ -58,33 +58,36 @@ TEST_CASE("in tmux the progress line is one line at 80x24 and at 50x20, and an i
   if (!std::filesystem::exists("/usr/bin/tmux")) DP_SKIP("tmux is not installed");
   const TemporaryFolder temp;
   const StallGate gate(temp / "gate");
-  const Tmux tmux(temp.path(), "--dataset digits --cpu 1 -b 16 -p 1 --output-dir run",
-                  "DP_FAIL=stall:forward:dev0:step10:600000ms " + gate.variable());
-  const auto step = [](const std::vector<std::string>& lines) {
-    return lines.back().starts_with("Epoch ") && has(lines.back(), "/") && !has(lines.back(), " [   0/");
-  };
+  const Tmux tmux(temp.path(), "--dataset digits --cpu 1 -b 16 -p 1 --max-steps 900 --output-dir run",
+                  "DP_FAIL=stall:forward:dev0:step10:600000ms,stall:forward:dev0:step11:600000ms " + gate.variable());
   const auto progress_lines = [](const std::vector<std::string>& lines) {
     return std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("Epoch"); });
   };
   // The last line before the stall. A line that is written while the terminal changes its size may stay on the screen,
   // so nothing may be written then.
   const std::vector<std::string> wide =
-      tmux.screen([&](const std::vector<std::string>& lines) { return has(lines.back(), "Epoch 0 [   9/"); });
+      tmux.screen([&](const std::vector<std::string>& lines) { return has(lines.back(), "Epoch 0 [  9/"); });
   for (const char* const column : {" left  ", " img/s  ", "floor ", "loss ", "acc1 "}) CHECK(has(wide.back(), column));
   CHECK(progress_lines(wide) == 1);
   CHECK(wide.back().size() < 80);
   for (const std::string& line : wide) CHECK(!has(line, "Planning"));
 
   tmux.call("resize-window -x 50 -y 20");
-  gate.open();
+  gate.wait_for();
+  gate.end_one();
   const std::vector<std::string> narrow =
-      tmux.screen([&](const std::vector<std::string>& lines) { return step(lines) && !has(lines.back(), " left"); });
+      tmux.screen([&](const std::vector<std::string>& lines) { return has(lines.back(), "Epoch 0 [ 10/"); });
   CHECK(progress_lines(narrow) == 1);  // the wide line, now in two rows, is gone
+  CHECK(!has(narrow.back(), " left"));
   CHECK(has(narrow.back(), "loss "));
   CHECK(narrow.back().size() < 50);
   CHECK(narrow.size() <= 20);
 
   tmux.call("send-keys C-c");
+  tmux.screen([&](const std::vector<std::string>& lines) {
+    return std::any_of(lines.begin(), lines.end(), [](const auto& line) { return has(line, "stopping after a"); });
+  });
+  gate.open();
   const auto has_ended = [](const std::vector<std::string>& lines) {
     return std::any_of(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("Interrupted"); });
   };
