@@ -12,6 +12,7 @@
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
 #include "support/catch.h"
+#include "support/patience.h"
 
 namespace {
 
@@ -50,6 +51,9 @@ std::int64_t saved_step(const TemporaryFolder& temp) {
   return nlohmann::json::parse(read_text(temp / "run/checkpoints/last/state.json"))["step"];
 }
 
+// A run that ends before its first step may still write its initial weights.
+bool has_saved_a_step(const TemporaryFolder& temp) { return has_checkpoint(temp) && saved_step(temp) > 0; }
+
 std::string weights_of(const TemporaryFolder& temp, const std::string& run) {
   return nlohmann::json::parse(read_text(temp / (run + "/summary.json")))["weights_sha256"];
 }
@@ -68,22 +72,29 @@ std::string jpeg(int width, int height) {
   return out;
 }
 
-// 8 small images, then many that each take at least a tenth of a second to decode.
-void write_slow_images(const std::string& folder) {
+// 48 training images. Before the first batch dp_train reads some of them, but not the last two, b/x0.jpg and b/x1.jpg.
+void write_images(const std::string& folder) {
   for (const char* name : {"/train/a", "/train/b", "/val/a", "/val/b"}) fs::create_directories(folder + name);
-  const std::string small = jpeg(64, 64);
-  for (int i = 0; i < 8; ++i) write_text(folder + "/train/a/" + std::to_string(i) + ".jpg", small);
-  write_text(folder + "/val/a/0.jpg", small);
-  write_text(folder + "/val/b/0.jpg", small);
-  write_text(folder + "/train/b/first.jpg", jpeg(6000, 4000));
-  for (int i = 0; i < 1015; ++i)
-    fs::create_hard_link(folder + "/train/b/first.jpg", folder + "/train/b/" + std::to_string(i) + ".jpg");
+  const std::string image = jpeg(64, 64);
+  for (int i = 0; i < 40; ++i) write_text(folder + "/train/a/" + std::to_string(i) + ".jpg", image);
+  for (int i = 0; i < 6; ++i) write_text(folder + "/train/b/" + std::to_string(i) + ".jpg", image);
+  for (const char* name : {"/train/b/x0.jpg", "/train/b/x1.jpg", "/val/a/0.jpg", "/val/b/0.jpg"})
+    write_text(folder + name, image);
 }
 
 const Words kImages{"--dataset",    "imagefolder",  "--data-path", ".", "-j",           "1",
                     "--no-shuffle", "--no-augment", "-p",          "1", "--output-dir", "run"};
 
 int ranks_of(const Words& engine) { return engine == kDdp ? 2 : 0; }
+
+// The call that DP_STANDS_AT names blocks (standing_calls.cpp).
+Words standing(const TemporaryFolder& temp, const std::string& at) {
+  return {"LD_PRELOAD=" DP_STANDING_CALLS, "DP_STANDS_AT=" + at, "DP_STANDS_FILE=" + temp / "stands"};
+}
+
+void wait_until_it_stands(const TemporaryFolder& temp) {
+  CHECK(becomes([&] { return fs::exists(temp / "stands"); }));
+}
 
 }  // namespace
 
@@ -96,8 +107,7 @@ TEST_CASE("signals: subcommands and --print-plan end, even if nobody reads their
                                     {"--model", "resnet18", "--dataset", "cifar10", "--cpu", "2", "estimate-memory"},
                                     kTiny + kDp + Words{"--print-plan"},
                                     kTiny + kDdp + Words{"--print-plan"}};
-  for (int run = 0; run < 2 || (run < 6 && !ends.in_time()); ++run) {  // more runs if other programs use the cores
-    const int number = run % 2 == 0 ? SIGINT : SIGTERM;
+  for (const int number : {SIGINT, SIGTERM}) {
     std::vector<Program> programs;
     for (const Words& command : commands) programs.emplace_back(command, temp.path(), Words{}, kFullOutput);
     for (std::size_t i = 0; i < programs.size(); ++i)
@@ -112,21 +122,25 @@ TEST_CASE("signals: subcommands and --print-plan end, even if nobody reads their
   }
 }
 
+// The signal arrives while the first primitive is created, and then planning goes on.
 TEST_CASE("signals: planning ends, with and without --print-plan") {
   Ends ends;
-  const TemporaryFolder temp;
-  write_tiny_mnist(temp.path());
-  const Words large{"--dataset", "mnist", "--data-path", ".", "--model", "resnet18", "-b", "64"};
-  for (int run = 0; run < 2 || (run < 6 && !ends.in_time()); ++run) {
-    const int number = run % 2 == 0 ? SIGINT : SIGTERM;
+  for (const int number : {SIGINT, SIGTERM})
     for (const Words& engine : {kDp, kDdp})
-      for (const Words& what : {Words{"--print-plan"}, Words{"--output-dir", engine.front() + std::to_string(run)}}) {
+      for (const Words& what : {Words{"--print-plan"}, Words{"--output-dir", "run"}}) {
         INFO(engine.front() << ' ' << what.front() << ", signal " << number);
-        Program program(large + engine + what, temp.path());
+        const TemporaryFolder temp;
+        write_tiny_mnist(temp.path());
+        const Words large{"--dataset", "mnist", "--data-path", ".", "--model", "resnet18", "-b", "64"};
+        Program program(large + engine + what, temp.path(), standing(temp, "primitive:"));
         program.wait_until_signals_are_handled(ranks_of(engine));
-        interrupt(program, number, ends, "planning " + engine.front() + " " + what.front());
+        wait_until_it_stands(temp);
+        ::kill(program.id(), number);
+        CHECK(program.wait_for_error("stopping").find("stopping") != std::string::npos);
+        write_text(temp / "stands.open", "");
+        check_interrupted(program, number, ends, "planning " + engine.front() + " " + what.front());
+        CHECK_FALSE(has_saved_a_step(temp));
       }
-  }
 }
 
 TEST_CASE("signals: an evaluation ends in the middle of a batch") {
@@ -134,57 +148,52 @@ TEST_CASE("signals: an evaluation ends in the middle of a batch") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   REQUIRE(run_dp_train(kTiny + kDp + Words{"--max-steps", "1", "--output-dir", "trained"}, temp.path()).code == 0);
-  for (int run = 0; run < 2 || (run < 6 && !ends.in_time()); ++run) {
-    const int number = run % 2 == 0 ? SIGINT : SIGTERM;
+  for (const int number : {SIGINT, SIGTERM}) {
     for (const Words& engine : {kDp, kDdp}) {
       INFO(engine.front() << ", signal " << number);
+      const StallGate gate(temp / ("gate" + std::to_string(number) + engine.back()));
       Program program(kTiny + engine + Words{"-e", "--resume", "trained"}, temp.path(),
-                      {"DP_FAIL=stall:forward:60000ms"});
-      program.wait_until_signals_are_handled(ranks_of(engine));
-      wait_for_seconds(1);
+                      {"DP_FAIL=stall:forward:600000ms", gate.variable()});
+      for (const int replica : {0, 1}) gate.wait_for(replica);
       interrupt(program, number, ends, "evaluation " + engine.front());
     }
   }
 }
 
-TEST_CASE("signals: a wait for the first batch ends without a checkpoint") {
+// The calls that open the last two images never return.
+TEST_CASE("signals: a wait for the first batch ends and saves no step") {
   Ends ends;
-  for (int run = 0; run < 2 || (run < 6 && !ends.in_time()); ++run) {  // more runs if other programs use the cores
-    const Words& engine = run % 2 == 0 ? kDp : kDdp;
+  for (const Words& engine : {kDp, kDdp}) {
     INFO(engine.front());
     const TemporaryFolder temp;
-    for (const char* folder : {"/train/a/", "/train/b/", "/val/a/", "/val/b/"}) {
-      fs::create_directories(temp.path() + folder);
-      for (const char* file : {"0.jpg", "1.jpg"}) write_text(temp.path() + folder + file, jpeg(64, 64));
-    }
-    // The call that opens the first image of class b never returns.
-    Program program(kImages + engine + Words{"-b", "4", "--model", "mlp"}, temp.path(),
-                    {"LD_PRELOAD=" DP_STANDING_CALLS, "DP_STANDS_AT=open:/train/b/", "DP_STANDS_FILE=" + temp / "b"});
-    CHECK(becomes([&] { return fs::exists(temp / "b"); }));
-    interrupt(program, run % 2 == 0 ? SIGINT : SIGTERM, ends, "first batch " + engine.front());
-    CHECK_FALSE(has_checkpoint(temp));
+    write_images(temp.path());
+    Program program(kImages + engine + Words{"-b", "48", "--model", "mlp"}, temp.path(),
+                    standing(temp, "open:/train/b/x"));
+    wait_until_it_stands(temp);
+    REQUIRE(program.wait_for("run folder").find("run folder") != std::string::npos);  // planning is done
+    wait_for_seconds(0.3);                                                            // it begins to wait
+    interrupt(program, engine == kDp ? SIGINT : SIGTERM, ends, "first batch " + engine.front());
+    CHECK_FALSE(has_saved_a_step(temp));
   }
 }
 
-// With -b 8 the first batch is ready at once, and the second takes seconds. Without momentum the checkpoint has 43 MiB,
-// half the usual size.
+// The third batch never arrives. A rank begins a step when it has the batch after that step, too.
 TEST_CASE("signals: a wait for data in the middle of a run ends with a checkpoint of the finished steps") {
   Ends ends;
-  const TemporaryFolder temp;
-  write_slow_images(temp.path());
-  for (int run = 0; run < 2 || (run < 6 && !ends.in_time()); ++run) {  // more runs if other programs use the cores
-    const Words& engine = run % 2 == 0 ? kDp : kDdp;
-    fs::remove_all(temp / "run");
+  for (const Words& engine : {kDp, kDdp}) {
     INFO(engine.front());
-    const Words arguments = kImages + engine + Words{"--model", "resnet18", "-b", "8", "--momentum", "0"};
-    Program program(arguments, temp.path());
-    REQUIRE(program.wait_for("0/128]").find("0/128]") != std::string::npos);
+    const TemporaryFolder temp;
+    write_images(temp.path());
+    Program program(kImages + engine + Words{"-b", "16", "--model", "mlp", "--momentum", "0"}, temp.path(),
+                    standing(temp, "open:/train/b/x"));
+    wait_until_it_stands(temp);
+    const std::string last = engine == kDp ? "[1/3]" : "[0/3]";
+    REQUIRE(program.wait_for(last).find(last) != std::string::npos);
     wait_for_seconds(0.3);
     const Outcome outcome = interrupt(program, SIGTERM, ends, "data " + engine.front());
     CHECK(outcome.err.find("stopping after a checkpoint is written") != std::string::npos);
     REQUIRE(has_checkpoint(temp));
-    CHECK(saved_step(temp) >= 1);  // another batch may arrive before the signal does
-    CHECK(saved_step(temp) < 128);
+    CHECK(saved_step(temp) == (engine == kDp ? 2 : 1));
     CHECK(saved_step(temp) == nlohmann::json::parse(read_text(temp / "run/summary.json")).at("steps"));
   }
 }
@@ -192,7 +201,7 @@ TEST_CASE("signals: a wait for data in the middle of a run ends with a checkpoin
 TEST_CASE("signals: a training step is finished, and the resumed run reaches the same bits") {
   for (const Words& engine : {kDp, kDdp})
     for (const char* stall :
-         {"stall:backward:dev0:step2:60000ms", "stall:forward:dev0:step4:60000ms"}) {  // step 4 is an evaluation
+         {"stall:backward:dev0:step2:600000ms", "stall:forward:dev0:step4:600000ms"}) {  // step 4 is an evaluation
       INFO(engine.front() << ' ' << stall);
       const TemporaryFolder temp;
       write_tiny_mnist(temp.path());
@@ -230,10 +239,12 @@ TEST_CASE("signals: a hang-up and a scheduler's warnings save the finished steps
       write_tiny_mnist(temp.path());
       const StallGate gate(temp / "gate");
       Program program(kTiny + engine + Words{"--output-dir", "run", "-p", "1"}, temp.path(),
-                      {"DP_FAIL=stall:forward:dev0:step2:60000ms", gate.variable()});
+                      {"DP_FAIL=stall:forward:dev0:step2:600000ms", gate.variable()});
       gate.wait_for();
+      const bool closes = number == SIGHUP;  // a session that closes may send both, here at the same moment
+      if (closes) program.stop();
       ::kill(program.id(), number);
-      if (number == SIGHUP) ::kill(program.id(), SIGTERM);  // a session that closes may send both
+      if (closes) ::kill(program.id(), SIGTERM), ::kill(program.id(), SIGCONT);
       program.wait_for_error("stopping after a checkpoint is written");
       const bool again = number == SIGUSR2;
       if (again)
@@ -258,7 +269,7 @@ TEST_CASE("signals: a hang-up that nohup ignores changes nothing") {
     write_tiny_mnist(temp.path());
     const StallGate gate(temp / "gate");
     Program program(kTiny + engine + Words{"--max-steps", "4", "--output-dir", "run"}, temp.path(),
-                    {"DP_FAIL=stall:forward:dev0:step2:60000ms", gate.variable()},
+                    {"DP_FAIL=stall:forward:dev0:step2:600000ms", gate.variable()},
                     {"/bin/sh", "-c", "trap '' HUP USR1; exec \"$@\"", "sh"});
     gate.wait_for();
     for (const int number : {SIGHUP, SIGUSR1}) ::kill(program.id(), number);
@@ -278,7 +289,7 @@ TEST_CASE("signals: a second signal ends the program at once if it is another on
       write_tiny_mnist(temp.path());
       const StallGate gate(temp / "gate");
       Program program(kTiny + engine + Words{"--output-dir", "run", "-p", "1"}, temp.path(),
-                      {"DP_FAIL=stall:forward:dev0:step2:60000ms", gate.variable()});
+                      {"DP_FAIL=stall:forward:dev0:step2:600000ms", gate.variable()});
       gate.wait_for();
       ::kill(program.id(), SIGTERM);
       CHECK(program.wait_for_error("a second signal exits at once").find("stopping") != std::string::npos);

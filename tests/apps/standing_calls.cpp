@@ -1,5 +1,6 @@
 // Preloaded into a program. Blocks the call that DP_STANDS_AT names, for example "open:train-images" with a part of the
-// path or name. The blocked call creates the file DP_STANDS_FILE and never returns; the process ends after two minutes.
+// path or name. The blocked call creates the file DP_STANDS_FILE and goes on once the file <DP_STANDS_FILE>.open exists.
+// If a test never creates that, the process ends after ten minutes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -8,6 +9,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <string>
 #include <string_view>
 
 namespace {
@@ -18,9 +20,13 @@ void stand_in(std::string_view call, const char* argument) {
   const auto colon = at.find(':');
   if (colon == at.npos || at.substr(0, colon) != call) return;
   if (argument == nullptr || std::string_view(argument).find(at.substr(colon + 1)) == std::string_view::npos) return;
-  ::close(::creat(::getenv("DP_STANDS_FILE"), 0600));
-  constexpr unsigned kSeconds = 120;
-  for (unsigned left = kSeconds; left > 0;) left = ::sleep(left);
+  const std::string file = ::getenv("DP_STANDS_FILE"), open = file + ".open";
+  ::close(::creat(file.c_str(), 0600));
+  constexpr int kTicks = 60000;
+  for (int tick = 0; tick < kTicks; ++tick) {
+    if (::access(open.c_str(), F_OK) == 0) return;
+    ::usleep(10000);
+  }
   ::_exit(99);
 }
 
