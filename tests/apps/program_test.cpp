@@ -82,8 +82,7 @@ TEST_CASE("an evaluation needs no option of the run's optimizer, in one process 
   const std::vector<std::string> trained = tiny({"--optimizer", "adamw", "--max-steps", "2", "--output-dir", "run"});
   REQUIRE(run_dp_train(trained, temp.path()).code == 0);
   for (const char* engine : {"dp", "ddp"}) {
-    const Outcome outcome =
-        run_dp_train(tiny({"-e", "--resume", "run", "--timeout", "10", "--engine", engine}), temp.path());
+    const Outcome outcome = run_dp_train(tiny({"-e", "--resume", "run", "--engine", engine}), temp.path());
     INFO(engine << ": " << outcome.err);
     CHECK(outcome.code == 0);
     CHECK_THAT(outcome.out, Catch::Contains("Acc@1"));
@@ -198,7 +197,7 @@ TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit 
     const std::vector<std::string> arguments =
         tiny({"--epochs", "20", "--output-dir", "cut", "--save-every", "0", "-p", "1", "--resume", "auto"});
     const StallGate gate(temp / "gate");
-    Program program(arguments, temp.path(), {"DP_FAIL=stall:forward:dev0:step12:60000ms", gate.variable()});
+    Program program(arguments, temp.path(), {"DP_FAIL=stall:forward:dev0:step12:600000ms", gate.variable()});
     gate.wait_for();
     ::kill(program.id(), number);
     program.wait_for_error("stopping");
@@ -216,6 +215,41 @@ TEST_CASE("an interrupt leaves a checkpoint, and resuming completes the run bit 
     };
     CHECK(sha("cut") == sha("whole"));
   }
+}
+
+TEST_CASE("a run that is killed in the middle of a step, twice, resumes from its last checkpoint to the same bits") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  const auto run = [&](const char* folder) {
+    return tiny(
+        {"--epochs", "5", "--save-every", "0", "--save-every-steps", "3", "--output-dir", folder, "--resume", "auto"});
+  };
+  REQUIRE(run_dp_train(run("whole"), temp.path()).code == 0);
+  const auto saved = [&] {
+    return nlohmann::json::parse(read_text(temp / "killed/checkpoints/last/state.json"))["step"].get<int>();
+  };
+  struct Kill {
+    std::string phase;
+    int replica, step, saved;
+  };
+  for (const Kill& one : {Kill{"backward", 1, 8, 6}, Kill{"update", 0, 14, 12}}) {
+    const StallGate gate(temp / ("gate-" + one.phase));
+    const std::string place = one.phase + ":dev" + std::to_string(one.replica) + ":step" + std::to_string(one.step);
+    Program program(run("killed"), temp.path(), {"DP_FAIL=stall:" + place + ":600000ms", gate.variable()});
+    gate.wait_for(one.replica);
+    ::kill(program.id(), SIGKILL);
+    CHECK(program.wait().signal == SIGKILL);
+    CHECK(saved() == one.saved);
+    CHECK_FALSE(fs::exists(temp / "killed/summary.json"));
+  }
+  const Outcome resumed = run_dp_train(run("killed"), temp.path());
+  INFO(resumed.err);
+  REQUIRE(resumed.code == 0);
+  const auto summary = [&](const char* folder) {
+    return nlohmann::json::parse(read_text(temp / (std::string(folder) + "/summary.json")));
+  };
+  CHECK(summary("killed")["steps"] == 20);
+  CHECK(summary("killed")["weights_sha256"] == summary("whole")["weights_sha256"]);
 }
 
 // A single replica computes on the main thread, in code that moves the stack pointer. A signal handler there would

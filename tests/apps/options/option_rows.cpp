@@ -1,6 +1,7 @@
 #include "apps/options/option_rows.h"
 
 #include "support/catch.h"
+#include "support/free_port.h"
 
 namespace dp::test {
 namespace {
@@ -295,7 +296,7 @@ std::vector<AloneRow> alone_rows() {
       {"--gpus", {"--gpus", "0"}, 4, {"--gpus 0", "no usable GPU"}},
       {"--num-gpus", {"--num-gpus", "2"}, 4, {"--num-gpus 2", "no usable GPU"}},
       {"--amp-dtype", {"--amp-dtype", "float16", "--cpu", "1"}, 2, {"--amp-dtype"}},
-      {"--nnodes", two_hosts, 6, {"rank"}, {"DP_TOKEN=secret"}},
+      {"--nnodes", two_hosts + Words{"--master-port", free_port()}, 6, {"rank"}, {"DP_TOKEN=secret"}},
       {"--node-rank",
        two_hosts + Words{"--node-rank", "1", "--master-port", "1"},
        6,
@@ -311,7 +312,7 @@ std::vector<AloneRow> alone_rows() {
        tiny + Words{"--timeout", "1", "--output-dir", "@/stalled"},
        6,
        {"replica 1"},
-       {"DP_FAIL=stall:forward:dev1:step1:60000ms"}},
+       {"DP_FAIL=stall:forward:dev1:step1:600000ms", "DP_FAIL_GATE=gate"}},  // time counts only in the stall
       {"--local-rank", tiny + Words{"--local-rank", "0", "--dry-run"}, 0, {"Acc@1"}},
       {"--evaluate",
        {"-e", "--init", "@/seven/checkpoints/last/model.safetensors", "--dataset", "mnist", "--data-path", "@/digits",

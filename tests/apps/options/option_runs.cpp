@@ -14,6 +14,7 @@
 
 #include "apps/idx_files.h"
 #include "support/catch.h"
+#include "support/temporary_folder.h"
 
 extern char** environ;
 
@@ -204,7 +205,9 @@ void check_alone(const AloneRow& row) {
   CHECK_FALSE(fs::exists(data().path() + "/runs"));
 }
 
-std::string printed_on_a_terminal(const Words& arguments, const std::vector<Resize>& sizes) {
+std::string printed_on_a_terminal(const Words& arguments, const std::vector<Resize>& sizes, const std::string& stall) {
+  const TemporaryFolder temp;
+  const StallGate gate(temp / "gate");
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   REQUIRE(terminal >= 0);
   REQUIRE(::grantpt(terminal) == 0);
@@ -216,10 +219,13 @@ std::string printed_on_a_terminal(const Words& arguments, const std::vector<Resi
       columns.ws_row = 24, columns.ws_col = size->columns;
       REQUIRE(::ioctl(terminal, TIOCSWINSZ, &columns) == 0);
     }
+    if (size == sizes.end()) gate.open();
   };
   resize("");
   Words words = data().resolved(Words{DP_TRAIN_PATH} + merged(setting_words(Setting::mlp), arguments));
   ::setenv("TERM", "xterm", 1);
+  const std::string fail = "DP_FAIL=stall:" + stall + ":600000ms";
+  if (!stall.empty()) words = Words{"env", fail, gate.variable()} + words;
   std::vector<char*> pointers;
   for (std::string& word : words) pointers.push_back(word.data());
   pointers.push_back(nullptr);
@@ -227,7 +233,7 @@ std::string printed_on_a_terminal(const Words& arguments, const std::vector<Resi
   posix_spawn_file_actions_init(&actions);
   posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, ::ptsname(terminal), O_WRONLY | O_NOCTTY, 0);
   pid_t id = -1;
-  REQUIRE(::posix_spawn(&id, DP_TRAIN_PATH, &actions, nullptr, pointers.data(), environ) == 0);
+  REQUIRE(::posix_spawnp(&id, words.front().c_str(), &actions, nullptr, pointers.data(), environ) == 0);
   posix_spawn_file_actions_destroy(&actions);
   std::string printed;
   char buffer[4096];

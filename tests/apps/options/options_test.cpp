@@ -68,8 +68,8 @@ std::vector<std::string> progress_lines(const std::string& printed) {
 }
 
 TEST_CASE("the progress line fits its terminal, 80 and 50 columns wide, and follows a change of its size") {
-  const std::string printed =
-      printed_on_a_terminal({"--output-dir", "@/sized", "-p", "1", "--epochs", "40"}, {{"", 80}, {"Epoch 20 [", 50}});
+  const std::string printed = printed_on_a_terminal({"--output-dir", "@/sized", "-p", "1", "--epochs", "40"},
+                                                    {{"", 80}, {"Epoch 20 [", 50}}, "backward:dev0:step81");
   const std::vector<std::string> lines = progress_lines(printed);
   REQUIRE(lines.size() == 160);
   for (const std::string& line : lines) CHECK(line.size() < 80);
