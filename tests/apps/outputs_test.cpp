@@ -101,7 +101,7 @@ TEST_CASE("commands that only print end with exit code 7 if stdout is full") {
 TEST_CASE("an interrupted run without a folder has the exit code of its signal, even if stdout is full") {
   const TemporaryFolder temp;
   const StallGate gate(temp / "gate");
-  Program program(kTiny + Words{"--dry-run"}, temp.path(), {"DP_FAIL=stall:backward:dev0:60000ms", gate.variable()},
+  Program program(kTiny + Words{"--dry-run"}, temp.path(), {"DP_FAIL=stall:backward:dev0:600000ms", gate.variable()},
                   {"/bin/sh", "-c", "exec \"$@\" > /dev/full", "sh"});
   gate.wait_for();  // it trains
   ::kill(program.id(), SIGINT);

@@ -64,7 +64,7 @@ TEST_CASE("a newcomer's hour: every command works from what the one before has p
 
   const StallGate gate(temp / "gate");
   Program program(twelve + Words{"--output-dir", "mine"}, temp.path(),
-                  {"DP_FAIL=stall:forward:dev0:step6:60000ms", gate.variable()});
+                  {"DP_FAIL=stall:forward:dev0:step6:600000ms", gate.variable()});
   gate.wait_for();
   ::kill(program.id(), SIGINT);
   program.wait_for_error("stopping");

@@ -70,7 +70,7 @@ TEST_CASE("SIGINT while a stage warms up, works steadily or cools down saves the
     const std::string run = std::string(place).substr(0, 8) + place[std::string(place).size() - 1];
     const StallGate gate(temp / (run + "-gate"));
     Program program(words(run, 2, 2) + Words{"-p", "1"}, temp.path(),
-                    {"DP_FAIL=stall:" + std::string(place) + ":step2:60000ms", gate.variable()});
+                    {"DP_FAIL=stall:" + std::string(place) + ":step2:600000ms", gate.variable()});
     gate.wait_for();
     ::kill(program.id(), SIGINT);
     program.wait_for_error("stopping");

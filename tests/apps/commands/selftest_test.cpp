@@ -64,7 +64,7 @@ TEST_CASE("selftest counts the checks that failed") {
 TEST_CASE("after a signal selftest ends without a result", "[processes]") {
   const TemporaryFolder temp;
   const StallGate gate(temp / "gate");
-  Program program(kSelftest, temp.path(), {"DP_FAIL=stall:forward:dev0:step4:60000ms", gate.variable()});
+  Program program(kSelftest, temp.path(), {"DP_FAIL=stall:forward:dev0:step4:600000ms", gate.variable()});
   gate.wait_for();
   ::kill(program.id(), SIGTERM);
   program.wait_for_error("stopping");

@@ -99,7 +99,7 @@ TEST_CASE("an interrupted run with twelve options goes on bit for bit with --res
   REQUIRE(place.run(words + Words{"--output-dir", "whole"}).code == 0);
   const StallGate gate(place.path("gate"));
   Program program(words + Words{"--output-dir", "part"}, place.path(""),
-                  {"DP_FAIL=stall:forward:dev0:step6:60000ms", gate.variable()});
+                  {"DP_FAIL=stall:forward:dev0:step6:600000ms", gate.variable()});
   gate.wait_for();
   ::kill(program.id(), SIGINT);
   program.wait_for_error("stopping");
