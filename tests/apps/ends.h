@@ -27,11 +27,6 @@ class Ends {
       CHECK(seconds <= kSeconds + std::chrono::duration<double>(kPatience).count());
     }
   }
-  // Whether the fastest program of each name did. If not, try again.
-  bool in_time() const {
-    return !fastest_.empty() && std::ranges::all_of(fastest_, [](const auto& one) { return one.second <= kSeconds; });
-  }
-
   // Call this after signalling the program. `what` names what it does. Returns false if the program has not ended even
   // after kPatience.
   bool of(const Program& program, const std::string& what) {
