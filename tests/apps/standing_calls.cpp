@@ -1,6 +1,6 @@
-// Preloaded into a program. Blocks the call that DP_STANDS_AT names, for example "open:train-images" with a part of the
-// path or name. The blocked call creates the file DP_STANDS_FILE and goes on once the file <DP_STANDS_FILE>.open exists.
-// If a test never creates that, the process ends after ten minutes.
+// Preloaded into a program. Blocks the call that DP_STANDS_AT names, for example "open:train-images" with a part of
+// the path or name. The blocked call creates the file DP_STANDS_FILE and goes on once the file <DP_STANDS_FILE>.open
+// exists. If a test never creates that, the process ends after ten minutes.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <netdb.h>

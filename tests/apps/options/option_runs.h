@@ -12,8 +12,8 @@ struct Resize {
   std::string once;
   unsigned short columns;
 };
-// Runs Setting::mlp with these arguments on a pseudo-terminal of these sizes. Returns its output. `stall`: a place as in
-// DP_FAIL, where the program waits until its terminal has had every size.
+// Runs Setting::mlp with these arguments on a pseudo-terminal of these sizes. Returns its output. `stall`: a place as
+// in DP_FAIL, where the program waits until its terminal has had every size.
 std::string printed_on_a_terminal(const Words& arguments, const std::vector<Resize>& sizes = {},
                                   const std::string& stall = "");
 
