@@ -42,7 +42,7 @@ void check_peak(const std::string& run, const std::string& until, const Words& v
   CHECK(std::abs(peak - stated) <= (peak > 100 ? 0.1 * peak : 5));
 }
 
-TEST_CASE("the stated memory of a process is within 10 % of its peak above 100 MiB, and 5 MiB below") {
+TEST_CASE("the stated memory of a process is within 10 % of its peak above 100 MiB, and 5 MiB below", "[nightly]") {
   for (const Case& one :
        {Case{"--model mlp --cpu 1"}, Case{"--model mnist_convnet --cpu 1 -b 64"},
         Case{"--model mnist_convnet --cpu 2 -b 256"}, Case{"--model mnist_convnet --cpu 2 -b 256 --amp", true},
@@ -54,7 +54,7 @@ TEST_CASE("the stated memory of a process is within 10 % of its peak above 100 M
 }
 
 // Drawn digits are cached: 52 MiB.
-TEST_CASE("the stated memory of an epoch of digits is within 10 % of its peak") {
+TEST_CASE("the stated memory of an epoch of digits is within 10 % of its peak", "[processes]") {
   check_peak("--model mnist_convnet --dataset digits --cpu 1 -b 500 --threads-per-replica 1", " --epochs 1", {});
 }
 

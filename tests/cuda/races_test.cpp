@@ -1,6 +1,7 @@
 // Training under the simulation's race detector: within kernels, and between the streams of all devices.
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/engine/rules_runs.h"
+#include "support/device_images.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -183,6 +184,26 @@ TEST_CASE("race detector: steps over nccl with two communicators are free of rac
   }
   CHECK(nccl.launches(0) == nccl.launches(1));
   CHECK(nccl.communicators() == 8);
+}
+
+TEST_CASE("race detector: a pipeline with mixed precision, and device-resident images, are free of races") {
+  SimulatedGpus machine(2);
+  DataParallelOptions options = on_gpus(2, 2);
+  options.amp = Amp::bfloat16;
+  const auto images = read_images(RandomImages(tiny().input(), tiny().output()[0], 20));
+  {
+    DataParallel net(tiny(), options);
+    for (std::uint64_t i = 0; i < 3; ++i) {
+      Batch batch = random_batch(tiny(), 8, i);
+      batch.images = {};
+      for (std::int64_t& sample : batch.samples.span<std::int64_t>()) sample %= 20;
+      batch.resident = {.set = images, .augment = true, .seed = 7, .epoch = 0};
+      net.train_step(batch, Sgd{.lr = 0.05f, .momentum = 0.9f});
+    }
+    CHECK(net.take_stats().samples == 24);
+  }
+  options.pipeline = {.stages = 2, .micro_batches = 2};
+  three_steps(two_layers(), options);
 }
 
 TEST_CASE("race detector: the wrapper's steps, gathered loss, evaluation and accumulation are free of races") {

@@ -1,6 +1,7 @@
-# Checks the optimisation flags of dp's and the embedder's files for several settings of the embedder. Configures, and
-# reads the compile commands. Usage: cmake -DPROJECT= -DWORK= -DDP_SOURCE= -DOPTIONS= -P
+# Checks the optimisation flags of dp's and the embedder's files for several settings of the embedder, and the other
+# flags of the embedder. Configures, and reads the compile commands. Usage: cmake -DPROJECT= -DWORK= -DDP_SOURCE= -DOPTIONS= -P
 cmake_minimum_required(VERSION 3.25)
+include(${CMAKE_CURRENT_LIST_DIR}/check_embedder.cmake)
 file(REMOVE_RECURSE ${WORK})
 
 function(expect_levels of_dp of_embedder)  # the optimisation flag of each, "" for none; then options of CMake
@@ -31,3 +32,4 @@ expect_levels("-O3" "" -DCMAKE_BUILD_TYPE= ${no_flags})
 expect_levels("" "" -DCMAKE_BUILD_TYPE=Debug ${no_flags})
 expect_levels("-O1" "-O1" -DCMAKE_BUILD_TYPE= -DCMAKE_CXX_FLAGS=-O1 -DCMAKE_CUDA_FLAGS=-O1)
 expect_levels("-O3" "-O3" -DCMAKE_BUILD_TYPE=Release ${no_flags})
+check_embedder(${WORK} ${PROJECT}/main.cpp ${DP_SOURCE}/engine/include)

@@ -91,6 +91,15 @@ TEST_CASE("a stalled single replica is named with its last operation") { check_s
 
 TEST_CASE("a stalled replica of two is named with the last operation of both") { check_stall(2); }
 
+TEST_CASE("a replica that stalls in any other phase of a step is named with the phase") {
+  for (const std::string phase : {"scatter", "forward", "reduce", "update"}) {
+    const HeldStall stall(phase + ":dev1:step1");
+    DataParallel net(small_convnet(), watched(2, 2));
+    CHECK_THROWS_WITH(train(net, 3), Catch::Contains("replica 1 (cpu) made no progress for 2 s: ") &&
+                                         Catch::Contains("replica 1 (cpu) is stalled in " + phase + " of "));
+  }
+}
+
 // Time passes only in the stalls. Both replicas may stall at once, for 2 s of the timeout's 3 s.
 TEST_CASE("a slow replica is not a stalled one") {
   TimeOfWaits time;

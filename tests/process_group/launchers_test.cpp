@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "apps/children.h"
+#include "dp/checkpoint.h"
 #include "process_group/group_ranks.h"
 #include "process_group/rank_programs.h"
 #include "support/patience.h"
@@ -249,4 +250,30 @@ TEST_CASE("launchers: no rank outlives a killed parent") {
   ::kill(program.id(), SIGKILL);
   CHECK(program.wait().signal == SIGKILL);
   CHECK(all_gone(folder.path()));
+}
+
+TEST_CASE("launchers: a rank killed in a step ends every rank, and dp resumes from the last checkpoint") {
+  const TemporaryFolder folder;
+  write_tiny_mnist(folder.path());
+  const StallGate gate(folder / "gate");
+  const std::string run = folder / "run";
+  Program program(endless_run(run) + Words{"--cpu", "2", "--save-every-steps", "3"}, folder.path(),
+                  {"DP_FAIL=stall:backward:step7:600000ms", gate.variable()});
+  for (const int rank : {0, 1}) gate.wait_for(rank);
+  const std::vector<pid_t> ranks = children_of(program.id());
+  REQUIRE(ranks.size() == 2);
+  ::kill(ranks[1], SIGKILL);
+  const Outcome killed = program.wait();
+  INFO(killed.err);
+  CHECK(killed.code == 137);
+  CHECK(all_gone(run));
+  const std::int64_t saved = dp::load_checkpoint(run + "/checkpoints/last").state.step;
+  CHECK((saved == 6 || saved == 7));
+  Words resumed = short_run(run) + Words{"--cpu", "1", "--resume", "auto"};
+  value_of(resumed, "--engine") = "dp";
+  value_of(resumed, "--max-steps") = std::to_string(saved + 3);
+  const Outcome end = run_dp_train(resumed, folder.path());
+  INFO(end.err);
+  CHECK(end.code == 0);
+  CHECK(summary_in(run)["steps"] == saved + 3);
 }

@@ -317,7 +317,7 @@ TEST_CASE("graphs: a capture can fail when it begins and in its middle") {
 }
 
 TEST_CASE("graphs: the race detector reports a missing edge, whatever comes first") {
-  if (!detects_races()) return;
+  if (!detects_races()) DP_SKIP("the race build of this program has the race detector");
   for (const bool planted : {false, true}) {
     const FreshSimulation fresh;
     const TestStream first, second;

@@ -2,7 +2,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "simulated_cuda/emulator/launch_bounds.h"
 #include "simulated_cuda/kernels/primitives.h"
@@ -69,6 +71,31 @@ TEST_CASE("a wait applies to the record before it, not to a later one") {
   gate.open();
   ok(cudaEventSynchronize(event.get()));
   CHECK(cudaEventQuery(event.get()) == cudaSuccess);
+}
+
+TEST_CASE("race detector: a missing barrier and a missing wait between two streams are reported") {
+  if (!detects_races()) DP_SKIP("the race build of this program has the race detector");
+  for (const bool planted : {false, true}) {
+    const FreshSimulation fresh;
+    const TestStream first, second;
+    const DeviceArray<float> x(std::vector<float>(kSteps * kRow, 1)), y(std::vector<float>(kRow, 0)),
+        z(std::vector<float>(kRow, 0));
+    run_row(KernelBug::missing_barrier, planted, x, y, first);
+    first.finish();
+    const std::vector<std::string> barrier = take_reports();
+    CHECK(barrier.empty() == !planted);
+    if (planted) CHECK(barrier.front().find("race in ") == 0);
+    const auto event = kernels::cuda::make_event_handle();
+    add_one(x, y, kRow, first);
+    ok(cudaEventRecord(event.get(), first));
+    if (!planted) ok(cudaStreamWaitEvent(second, event.get(), 0));
+    add_one(y, z, kRow, second);
+    first.finish();
+    second.finish();
+    const std::vector<std::string> wait = take_reports();
+    CHECK(wait.empty() == !planted);
+    if (planted) CHECK(wait.front().find("no event orders them") != std::string::npos);
+  }
 }
 
 TEST_CASE("events with timing measure the work between them") {

@@ -252,6 +252,9 @@ TEST_CASE("mma: bits do not depend on the order of threads or the form of cp.asy
   for (const MmaTileKind tile : kMmaTileKinds) check(layer(DType::bf16, 1, 64, 24, 9, 8, {3, 1, 1}), {tile}, {2}, all);
   check(layer(DType::f16, 1, 24, 64, 6, 11, {3, 2, 0}), {MmaTileKind::small}, {1}, all);
   check(layer(DType::bf16, 2, 64, 64, 5, 7, {3, 1, 1}), kAllTiles, {2}, Turns(2));
+  check(layer(DType::bf16, 1, 64, 64, 5, 7, {3, 1, 1}),
+        {MmaTileKind::resident, MmaTileKind::warpgroup, MmaTileKind::wgmma_narrow}, {1}, Turns(1));
+  check(layer(DType::bf16, 1, 64, 128, 5, 7, {3, 1, 1}), {MmaTileKind::wgmma_wide}, {}, Turns(1));
   CHECK(take_reports().empty());
 }
 
