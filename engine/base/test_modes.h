@@ -15,7 +15,7 @@ struct TestModes {
   bool discrete_memory = false;
   kernels::NormFusion norm_fusion = kernels::NormFusion::measured;  // see kernels::ContextOptions
   std::function<void()> after_abort{};  // called by the watchdog, which then gives the call a minute to end
-  TimeSource* time = &real_time();      // of watchdogs, process groups, stalls of DP_FAIL and rates of training
+  TimeSource* time = &real_time();      // of watchdogs, process groups, stalls of DP_FAIL, measured rates and layers
   bool tune_small_networks = false;     // also tunes bucket sizes of networks that fit into one bucket
 };
 

@@ -47,6 +47,16 @@ class TimeOfRates final : public FakeTime {
   std::atomic<double> passed_{0};
 };
 
+// A second passes between any two looks at the time.
+class TimeOfLooks final : public FakeTime {
+ public:
+  void pass(double, const std::function<bool()>&) override {}
+  TimePoint now() override { return TimePoint(std::chrono::seconds(++looks_)); }
+
+ private:
+  std::atomic<int> looks_{0};
+};
+
 // The time of one waiting thread: of a watchdog, or of a rank that is no rank 0.
 class TimeOfWaits final : public FakeTime {
  public:

@@ -1,6 +1,4 @@
 // Which samples a run reads, in which order, and whether it augments them.
-#include <atomic>
-#include <chrono>
 #include <functional>
 #include <mutex>
 #include <numeric>
@@ -214,19 +212,9 @@ std::vector<std::string> waits_of(const std::function<void()>& after_step) {
   return notices;
 }
 
-// A second passes between any two looks at the time, so also in every wait for a batch.
-class TimeOfLooks final : public test::FakeTime {
- public:
-  void pass(double, const std::function<bool()>&) override {}
-  TimePoint now() override { return TimePoint(std::chrono::seconds(++looks_)); }
-
- private:
-  std::atomic<int> looks_{0};
-};
-
 TEST_CASE("a run that waits for its data says so once") {
   {
-    TimeOfLooks time;
+    test::TimeOfLooks time;
     const std::vector<std::string> notices = waits_of([] {});
     REQUIRE(notices.size() == 1);
     CHECK_THAT(notices[0], Catch::Contains("of the time for data; raise --workers (now 1)"));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/base/test_modes.h"
 #include "engine/step/replica.h"
 
 namespace dp::engine {
@@ -15,13 +16,14 @@ constexpr double kMostPasses = 100;
 constexpr int kRounds = 3;
 
 double seconds_of_passes(Replica& replica, const Plan& plan, int passes) {
-  const auto begin = std::chrono::steady_clock::now();
+  TimeSource& time = *test_modes().time;
+  const auto begin = time.now();
   for (int pass = 0; pass < passes; ++pass)
     for (const auto* steps : {&plan.forward(), &plan.loss(), &plan.backward(), &plan.weight_gradients()})
       replica.runner.run(0, *steps);
   replica.context().flush();
   replica.compute().synchronize();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / passes;
+  return std::chrono::duration<double>(time.now() - begin).count() / passes;
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "engine/pipeline/pipelined.h"
 #include "support/catch.h"
 #include "support/failing.h"
+#include "support/fake_time.h"
 #include "support/held_stall.h"
 #include "support/sanitized.h"
 
@@ -272,6 +273,13 @@ TEST_CASE("pipeline: a cut by measured times gives the same bits, wherever it is
   check_same(train(many_small_layers(), options, 7), expected);
   options.pipeline.cuts = {"fc4"};
   CHECK(cut_of(options) == "fc4");
+}
+
+TEST_CASE("pipeline: measured times choose the cut") {
+  const TimeOfLooks time;  // every layer takes the same time, so both stages have as many
+  DataParallelOptions options = pipelined(on_cpus(1), {1, 2, 3}, one_f_one_b);
+  options.pipeline.measured = true;
+  CHECK(cut_of(options) == "fc12");
 }
 
 TEST_CASE("pipeline: measured times choose another cut than modelled ones", "[speed]") {
