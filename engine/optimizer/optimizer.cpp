@@ -206,8 +206,9 @@ OptionTable<Schedule> make_schedule_options() {
   OptionTable<Schedule> table;
   table.group("Training");
   table
-      .add(choice + ",--sched", accepts::one_of({"constant", "step", "multistep", "cosine"}), &Schedule::kind,
-           "constant, step, multistep, cosine")
+      .add(choice + ",--sched",
+           accepts::one_of({"constant", "step", "multistep", "cosine", "exponential", "polynomial", "onecycle"}),
+           &Schedule::kind, "constant, step, multistep, cosine, exponential, polynomial, onecycle")
       .shown("by model");
   table
       .add(
@@ -220,11 +221,12 @@ OptionTable<Schedule> make_schedule_options() {
       .add(
           "lr-gamma,--gamma", accepts::number(0, 1e6),
           [](auto& schedule) {
-            const bool drops = schedule.kind == ScheduleKind::step || schedule.kind == ScheduleKind::multistep;
+            const bool drops = schedule.kind == ScheduleKind::step || schedule.kind == ScheduleKind::multistep ||
+                               schedule.kind == ScheduleKind::exponential;
             return drops ? &schedule.gamma : nullptr;
           },
-          "step, multistep: factor of each drop")
-      .needs("--lr-scheduler step or multistep", choice)
+          "step, multistep: factor of each drop; exponential: of each epoch")
+      .needs("--lr-scheduler step, multistep or exponential", choice)
       .shown(to_text(OptionValue{Schedule{}.gamma}));
   table
       .add(
@@ -236,10 +238,38 @@ OptionTable<Schedule> make_schedule_options() {
   table
       .add(
           "lr-min,--min-lr", kRate,
-          [](auto& schedule) { return schedule.kind == ScheduleKind::cosine ? &schedule.min_lr : nullptr; },
-          "cosine: the learning rate at the end")
-      .needs("--lr-scheduler cosine", choice)
+          [](auto& schedule) {
+            const bool falls = schedule.kind == ScheduleKind::cosine || schedule.kind == ScheduleKind::polynomial;
+            return falls ? &schedule.min_lr : nullptr;
+          },
+          "cosine, polynomial: the learning rate at the end")
+      .needs("--lr-scheduler cosine or polynomial", choice)
       .shown("0");
+  table
+      .add(
+          "lr-power", accepts::number(1e-6, 1e3),
+          [](auto& schedule) { return schedule.kind == ScheduleKind::polynomial ? &schedule.power : nullptr; },
+          "polynomial: exponent of the part of the epochs that is left")
+      .needs("--lr-scheduler polynomial", choice)
+      .shown("1");
+  const auto add_to_onecycle = [&](const char* name, const Accepts& accepts, double Schedule::*member, const char* what,
+                                   const char* shown) {
+    table
+        .add(
+            name, accepts,
+            [member](auto& schedule) {
+              return schedule.kind == ScheduleKind::onecycle ? &(schedule.*member) : nullptr;
+            },
+            what)
+        .needs("--lr-scheduler onecycle", choice)
+        .shown(shown);
+  };
+  add_to_onecycle("lr-pct-start", accepts::number(0, 1), &Schedule::pct_start,
+                  "onecycle: part of the steps in which the learning rate rises", "0.3");
+  add_to_onecycle("lr-div-factor", accepts::number(1e-6, 1e12), &Schedule::div_factor,
+                  "onecycle: the highest learning rate divided by the first", "25");
+  add_to_onecycle("lr-final-div-factor", accepts::number(1e-6, 1e12), &Schedule::final_div_factor,
+                  "onecycle: the first learning rate divided by the last", "10000");
   table.add("lr-warmup-epochs,--warmup-epochs", accepts::number(0, 1e9), &Schedule::warmup_epochs,
             "epochs of linear warm-up");
   return table;
@@ -288,6 +318,15 @@ namespace dp {
 
 // Learning rate schedules.
 
+namespace {
+
+// From `first` to `last` along half a period of a cosine; `done`: 0 to 1.
+double half_cosine(double first, double last, double done) {
+  return last + 0.5 * (first - last) * (1 + std::cos(std::numbers::pi * done));
+}
+
+}  // namespace
+
 double Schedule::factor(double epoch, double epochs_per_step) const {
   // The small offset ensures that a milestone at a step takes effect at that step, despite rounding of steps / steps
   // per epoch.
@@ -300,12 +339,22 @@ double Schedule::factor(double epoch, double epochs_per_step) const {
       const auto passed = std::count_if(milestones.begin(), milestones.end(), [&](double at) { return at <= now; });
       return warmup * std::pow(gamma, static_cast<double>(passed));
     }
-    case ScheduleKind::cosine: {
+    case ScheduleKind::cosine:
+    case ScheduleKind::polynomial: {
       if (warmup < 1) return warmup;
       const double length = total_epochs - warmup_epochs;
       if (length <= 0) return warmup;  // the warm-up fills the run
       const double done = std::clamp((epoch - warmup_epochs) / length, 0.0, 1.0);
-      return 0.5 * (1 + std::cos(std::numbers::pi * done));
+      return kind == ScheduleKind::cosine ? half_cosine(1, 0, done) : std::pow(1 - done, power);
+    }
+    case ScheduleKind::exponential: return warmup * std::pow(gamma, epoch);
+    case ScheduleKind::onecycle: {
+      // In steps. The last step is number total - 1.
+      const double step = epoch / epochs_per_step, total = total_epochs / epochs_per_step;
+      const double top = pct_start * total - 1, first = 1 / div_factor;
+      if (top > 0 && step < top + 1e-6) return half_cosine(first, 1, std::min(1.0, step / top));
+      const double fall = total - 1 - top;
+      return half_cosine(1, first / final_div_factor, fall > 0 ? std::clamp((step - top) / fall, 0.0, 1.0) : 1);
     }
   }
   return 1;
@@ -313,7 +362,8 @@ double Schedule::factor(double epoch, double epochs_per_step) const {
 
 double Schedule::rate(double lr, double epoch, double epochs_per_step) const {
   const bool warms_up = epoch + epochs_per_step < warmup_epochs;
-  const double end = kind == ScheduleKind::cosine && !warms_up ? min_lr : 0;
+  const bool falls = kind == ScheduleKind::cosine || kind == ScheduleKind::polynomial;
+  const double end = falls && !warms_up ? min_lr : 0;
   return end + (lr - end) * factor(epoch, epochs_per_step);
 }
 

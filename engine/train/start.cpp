@@ -401,6 +401,8 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
   engine::check(options.optimizer);
   require(std::ranges::is_sorted(options.schedule.milestones),
           "--lr-milestones: the epochs must be in ascending order");
+  require(options.schedule.kind != ScheduleKind::onecycle || options.schedule.warmup_epochs == 0,
+          "--lr-scheduler onecycle begins with a warm-up of its own (--lr-pct-start); remove --lr-warmup-epochs");
   require(data.train != nullptr && data.test != nullptr, "the trainer requires a training set and a test set");
   for (const auto& part : {data.train, data.test}) {
     require(part->image_shape() == model.input(),

@@ -134,7 +134,7 @@ RunSummary Trainer::run(const TrainerCallbacks& given) {
   require_memory_beyond(state_->held(), state_->net.model(), state_->data, options, /*training=*/true);
   Loader train = state_->train_loader();
   Loader test = state_->test_loader();
-  if (options.schedule.kind == ScheduleKind::cosine) {
+  if (options.schedule.spans_the_run()) {
     const double batches = static_cast<double>(train.batches_per_epoch());
     options.schedule.total_epochs = static_cast<double>(options.epochs);
     if (options.max_steps > 0)

@@ -112,6 +112,14 @@ TEST_CASE("each kind of schedule has its own options") {
         Lines{"lr-scheduler multistep", "lr-gamma 0.5", "lr-milestones 1 3", warmup});
   schedule.kind = ScheduleKind::cosine;
   CHECK(applying(schedule_options(), schedule) == Lines{"lr-scheduler cosine", "lr-min 0.25", warmup});
+  schedule.kind = ScheduleKind::exponential;
+  CHECK(applying(schedule_options(), schedule) == Lines{"lr-scheduler exponential", "lr-gamma 0.5", warmup});
+  schedule.kind = ScheduleKind::polynomial;
+  CHECK(applying(schedule_options(), schedule) ==
+        Lines{"lr-scheduler polynomial", "lr-min 0.25", "lr-power 1", warmup});
+  schedule.kind = ScheduleKind::onecycle;
+  CHECK(applying(schedule_options(), schedule) ==
+        Lines{"lr-scheduler onecycle", "lr-pct-start 0.3", "lr-div-factor 25", "lr-final-div-factor 10000", warmup});
   set(schedule_options(), "lr-scheduler", schedule, std::string("step"));
   CHECK(schedule.kind == ScheduleKind::step);
 }

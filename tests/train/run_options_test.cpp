@@ -25,6 +25,10 @@ TrainerOptions options_for(const std::string& name) {
       {"lr-step-size", {"lr-scheduler", "step"}},
       {"lr-gamma", {"lr-scheduler", "step"}},
       {"lr-milestones", {"lr-scheduler", "multistep"}},
+      {"lr-power", {"lr-scheduler", "polynomial"}},
+      {"lr-pct-start", {"lr-scheduler", "onecycle"}},
+      {"lr-div-factor", {"lr-scheduler", "onecycle"}},
+      {"lr-final-div-factor", {"lr-scheduler", "onecycle"}},
       {"amp-dtype", {"amp", true}},
       {"model-ema-decay", {"model-ema", true}},
       {"init-partial", {"init", "weights"}},
@@ -148,7 +152,8 @@ TEST_CASE("an option that does not apply is refused with what it needs and what 
                            [&] { run_options().set(*run_options().find(name), options, value); });
   };
   refused("opt-eps", 0.1, {"--opt-eps requires --optimizer adamw", "--optimizer is sgd"});
-  refused("lr-gamma", 0.1, {"--lr-gamma requires --lr-scheduler step or multistep", "--lr-scheduler is cosine"});
+  refused("lr-gamma", 0.1,
+          {"--lr-gamma requires --lr-scheduler step, multistep or exponential", "--lr-scheduler is cosine"});
   refused("amp-dtype", "float16", {"--amp-dtype requires --amp"});
   refused("model-ema-decay", 0.5, {"--model-ema-decay requires --model-ema"});
   refused("init-partial", true, {"--init-partial requires --init FILE"});

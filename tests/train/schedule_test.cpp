@@ -69,6 +69,45 @@ TEST_CASE("cosine equals CosineAnnealingLR") {
   CHECK(factor(schedule, 6 * 12, 12) == Approx(0).margin(1e-12));  // stays at 0 past the end
 }
 
+TEST_CASE("exponential equals ExponentialLR") {
+  const Schedule schedule{.kind = ScheduleKind::exponential, .gamma = 0.98};
+  // torch: ExponentialLR(gamma=0.98), epochs 0..4
+  const double torch[] = {1, 0.98, 0.9604, 0.941192, 0.92236816};
+  for (int epoch = 0; epoch < 5; ++epoch)
+    CHECK(factor(schedule, epoch * 469, 469) == Approx(torch[epoch]).epsilon(1e-12));
+  CHECK(factor(schedule, 5, 10) == Approx(std::sqrt(0.98)));  // between epochs as well
+}
+
+TEST_CASE("polynomial equals PolynomialLR, with a lowest rate and after a warm-up") {
+  const Schedule schedule{.kind = ScheduleKind::polynomial, .total_epochs = 4, .power = 0.9};
+  // torch: PolynomialLR(total_iters=4, power=0.9), base rate 1: (1 - min(epoch, 4) / 4) ** 0.9
+  const double torch[] = {1, 0.7718895067, 0.5358867313, 0.2871745887, 0, 0};
+  for (int epoch = 0; epoch < 6; ++epoch) CHECK(factor(schedule, epoch * 12, 12) == Approx(torch[epoch]).margin(1e-9));
+  const Schedule warm{
+      .kind = ScheduleKind::polynomial, .warmup_epochs = 1, .total_epochs = 5, .min_lr = 0.02, .power = 1};
+  CHECK(warm.rate(0.1, 0, 0.25) == Approx(0.025));
+  for (int epoch = 0; epoch < 5; ++epoch) CHECK(warm.rate(0.1, 1 + epoch, 0.25) == Approx(0.1 - 0.02 * epoch));
+}
+
+TEST_CASE("onecycle equals OneCycleLR at every step") {
+  const Schedule schedule{.kind = ScheduleKind::onecycle, .total_epochs = 2};
+  // torch: OneCycleLR(max_lr=1, total_steps=10, cycle_momentum=False)
+  const double torch[] = {
+      0.04, 0.52, 1, 0.950484632013, 0.81174565395, 0.611262021936, 0.388741978064, 0.18825834605, 0.0495193679865,
+      4e-06};
+  for (int step = 0; step < 10; ++step) CHECK(factor(schedule, step, 5) == Approx(torch[step]).epsilon(1e-9));
+  const Schedule half{
+      .kind = ScheduleKind::onecycle, .total_epochs = 1, .pct_start = 0.5, .div_factor = 10, .final_div_factor = 100};
+  // torch: OneCycleLR(max_lr=1, total_steps=8, pct_start=0.5, div_factor=10, final_div_factor=100, cycle_momentum=False)
+  const double other[] = {0.1, 0.325, 0.775, 1, 0.853699837203, 0.5005, 0.147300162797, 0.001};
+  for (int step = 0; step < 8; ++step) CHECK(factor(half, step, 8) == Approx(other[step]).epsilon(1e-9));
+  CHECK(factor(half, 9, 8) == Approx(1e-3));  // stays at the last rate past the end
+  const Schedule rising{.kind = ScheduleKind::onecycle, .total_epochs = 1, .pct_start = 1};
+  CHECK(factor(rising, 7, 8) == 1);
+  const Schedule one_step{.kind = ScheduleKind::onecycle, .total_epochs = 1};
+  CHECK(std::isfinite(factor(one_step, 0, 1)));
+}
+
 TEST_CASE("warm-up rises linearly from one over its steps") {
   const Schedule constant{.kind = ScheduleKind::constant, .warmup_epochs = 0.5};
   for (int step = 0; step < 5; ++step) CHECK(factor(constant, step, 10) == Approx((step + 1) / 5.0));

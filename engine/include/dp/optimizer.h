@@ -231,18 +231,29 @@ struct OptimizerState {
   std::vector<std::pair<std::string, Tensor>> tensors{};
 };
 
-enum class ScheduleKind { constant, step, multistep, cosine };
+enum class ScheduleKind { constant, step, multistep, cosine, exponential, polynomial, onecycle };
 
-// The learning rate as a factor of the base rate. All lengths are in epochs and may be fractional. At whole epochs and
-// without warm-up it equals torch.optim.lr_scheduler's StepLR, MultiStepLR and CosineAnnealingLR (eta_min 0).
+// The learning rate as a factor of the base rate. All lengths are in epochs and may be fractional. Without warm-up it
+// equals the schedules of torch.optim.lr_scheduler: at whole epochs StepLR, MultiStepLR, CosineAnnealingLR (eta_min 0),
+// ExponentialLR and PolynomialLR, at every step OneCycleLR (anneal_strategy cos, without cycle_momentum), of which the
+// base rate is max_lr.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::constant;
-  double step_size = 1;  // step: multiply by gamma every step_size epochs
-  double gamma = 0.1;
+  double step_size = 1;              // step: multiply by gamma every step_size epochs
+  double gamma = 0.1;                // exponential: the factor of an epoch
   std::vector<double> milestones{};  // multistep: multiply by gamma at each milestone
-  double warmup_epochs = 0;          // linear from 1/(warm-up steps) to 1; multiplies the factor of step and multistep
-  double total_epochs = 1;           // cosine: falls from 1 at the end of the warm-up to 0 here
-  double min_lr = 0;                 // cosine: the rate at the end, instead of 0
+  // Linear from 1/(warm-up steps) to 1; multiplies the factor of step, multistep and exponential. None with onecycle.
+  double warmup_epochs = 0;
+  double total_epochs = 1;  // the end of cosine, polynomial and onecycle; the first two fall to 0 after the warm-up
+  double min_lr = 0;        // cosine, polynomial: the rate at the end, instead of 0
+  double power = 1;         // polynomial: exponent of the part that is left
+  double pct_start = 0.3;   // onecycle: part of the steps in which the rate rises
+  double div_factor = 25, final_div_factor = 1e4;  // onecycle: 1 / the first factor; the first / the last factor
+
+  // Whether total_epochs counts.
+  bool spans_the_run() const {
+    return kind == ScheduleKind::cosine || kind == ScheduleKind::polynomial || kind == ScheduleKind::onecycle;
+  }
 
   // The factor for the optimizer step at `epoch` (fractional: completed steps / steps per epoch). `epochs_per_step`
   // makes the factor of the first warm-up step positive.

@@ -30,7 +30,7 @@ struct TrainerOptions {
   std::int64_t max_steps = 0;     // 0: no limit. Counted over the whole run, including resumed parts
   std::int64_t batch_size = 128;  // global, per optimizer step
   Optimizer optimizer = Sgd{.lr = 0.05f, .momentum = 0.9f};
-  Schedule schedule{.kind = ScheduleKind::cosine};  // cosine: total_epochs is set from epochs and max_steps
+  Schedule schedule{.kind = ScheduleKind::cosine};  // total_epochs is set from epochs and max_steps
   DataParallelOptions parallel{};
   bool measure_split = false;  // sets parallel.split_weights by measure_split(); not with deterministic
   bool shuffle = true;

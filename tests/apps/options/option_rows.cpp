@@ -23,6 +23,7 @@ std::vector<OptionRow> training_rows() {
   };
   const Words adamw{"--optimizer", "adamw"}, rmsprop{"--optimizer", "rmsprop"};
   const Words step{"--lr-scheduler", "step"}, multistep{"--lr-scheduler", "multistep"};
+  const Words polynomial{"--lr-scheduler", "polynomial"}, onecycle{"--lr-scheduler", "onecycle"};
   return {
       {"--batch-size", {"-b", "8"}, {"batch-size = 8"}, Weights::other},
       {"--batch-size-per-gpu", {"--batch-size-per-gpu", "4"}, {"batch-size = 8"}, Weights::other},
@@ -59,6 +60,15 @@ std::vector<OptionRow> training_rows() {
        Setting::mlp,
        multistep},
       {"--lr-min", {"--lr-min", "0.01"}, {"lr-min = 0.01"}, Weights::other},
+      {"--lr-power", {"--lr-power", "2"}, {"lr-power = 2.0"}, Weights::other, Setting::mlp, polynomial},
+      {"--lr-pct-start", {"--lr-pct-start", "0.5"}, {"lr-pct-start = 0.5"}, Weights::other, Setting::mlp, onecycle},
+      {"--lr-div-factor", {"--lr-div-factor", "5"}, {"lr-div-factor = 5.0"}, Weights::other, Setting::mlp, onecycle},
+      {"--lr-final-div-factor",
+       {"--lr-final-div-factor", "5"},
+       {"lr-final-div-factor = 5.0"},
+       Weights::other,
+       Setting::mlp,
+       onecycle},
       {"--lr-warmup-epochs", {"--lr-warmup-epochs", "1"}, {"lr-warmup-epochs = 1.0"}, Weights::other},
       {"--grad-accum-steps", {"--grad-accum-steps", "2"}, {"grad-accum-steps = 2"}, Weights::other},
       {"--clip-grad-norm", {"--clip-grad-norm", "0.1"}, {"clip-grad-norm = 0.1"}, Weights::other},
