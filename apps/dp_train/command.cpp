@@ -394,7 +394,7 @@ void add_what(Table& table) {
 void add_bad_images(Table& table) {
   table
       .add("bad-images", accepts::one_of({"fail", "skip"}), &Command::bad_images,
-           "imagefolder: fail, or skip: replace an image that cannot be read by the next of its class, and list it")
+           "imagefolder, imagelist: fail, or skip: replace an image that cannot be read by the next of its class, and list it")
       .shown("fail");
 }
 

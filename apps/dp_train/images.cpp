@@ -30,8 +30,9 @@ dp::Shape parse_input(const std::string& text) {
 }
 
 void check_belongs(const Command& command, const std::string& dataset) {
-  if (command.bad_images == "skip" && dataset != "imagefolder")
-    usage("--bad-images skip requires --dataset imagefolder: the files of " + dataset + " are checked at the start");
+  if (command.bad_images == "skip" && !decodes_files(dataset))
+    usage("--bad-images skip requires --dataset imagefolder or imagelist: the files of " + dataset +
+          " are checked at the start");
   if ((dataset == "digits" || dataset == "synthetic") && command.given.contains("data-path") &&
       !command.given.contains("dataset"))
     usage("--data-path requires --dataset: " + dataset + ", the default, reads no files; add for example " +
@@ -45,6 +46,8 @@ void check_belongs(const Command& command, const std::string& dataset) {
 }
 
 }  // namespace
+
+bool decodes_files(const std::string& dataset) { return dataset == "imagefolder" || dataset == "imagelist"; }
 
 ImageFormat image_format(const Command& command, const std::string& dataset) {
   check_belongs(command, dataset);

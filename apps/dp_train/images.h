@@ -15,6 +15,9 @@ struct ImageFormat {
   std::int64_t classes;
 };
 
+// Whether the images of this data set are files that are decoded when a batch needs them.
+bool decodes_files(const std::string& dataset);
+
 // The format of the data set `dataset`. Reads no file. dp::Error(usage) for an unknown name, or for --input, --classes
 // or --images with a data set other than synthetic.
 ImageFormat image_format(const Command& command, const std::string& dataset);

@@ -65,7 +65,7 @@ dp::RunSummary run_or_evaluate(dp::Trainer& trainer, const Command& command, con
   try {
     return command.evaluate ? trainer.evaluate(console) : trainer.run(console);
   } catch (const dp::Error& error) {
-    if (error.code() != dp::ErrorCode::data || command.trainer.dataset_name != "imagefolder") throw;
+    if (error.code() != dp::ErrorCode::data || !decodes_files(command.trainer.dataset_name)) throw;
     if (command.bad_images == "skip" || (group != nullptr && group->failure())) throw;  // the failed rank has added it
     throw dp::Error(error.code(),
                     error.what() + std::string("; dp_train check-data lists all bad images; "

@@ -63,7 +63,7 @@ class ImageFolder final : public Dataset {
   std::int32_t label(std::int64_t index) const override { return list_.labels[static_cast<std::size_t>(index)]; }
   Augmentation augmentation() const override { return {.flip = true}; }
   bool varies() const override { return true; }
-  // The path below the class's folder, and the size: "a.png 1234".
+  // The path below the class's folder or in the list, and the size: "a.png 1234".
   std::string sample_id(std::int64_t index) const override {
     std::error_code error;
     const std::uintmax_t size = fs::file_size(list_.path(folder_, index), error);
@@ -188,6 +188,11 @@ void require_parts(const std::string& folder) {
 
 }  // namespace
 
+void require_side(const std::string& dataset, std::int64_t side) {
+  if (side < 1 || side > 4096)
+    throw Error(ErrorCode::usage, dataset + ": the side of the images is " + std::to_string(side) + "; give 1 to 4096");
+}
+
 std::shared_ptr<const Dataset> image_dataset(const std::string& folder, ImageList list, std::int64_t side) {
   return std::make_shared<ImageFolder>(folder, std::move(list), side);
 }
@@ -195,9 +200,7 @@ std::shared_ptr<const Dataset> image_dataset(const std::string& folder, ImageLis
 namespace datasets {
 
 DatasetPair image_folder(const std::string& folder, std::int64_t side) {
-  if (side < 1 || side > 4096)
-    throw Error(ErrorCode::usage,
-                "imagefolder: the side of the images is " + std::to_string(side) + "; give 1 to 4096");
+  require_side("imagefolder", side);
   const fs::path root = folder, train = root / "train";
   const fs::path test = is_folder(root / "val") ? root / "val" : root / "test";
   require_parts(folder);
@@ -307,6 +310,10 @@ std::string ImageList::name(std::int64_t index) const {
 }
 
 std::string ImageList::path(const std::string& folder, std::int64_t index) const {
+  if (!in_class_folders) {
+    std::string own = name(index);
+    return own.starts_with('/') ? own : folder + "/" + own;
+  }
   return folder + "/" + classes[static_cast<std::size_t>(labels[static_cast<std::size_t>(index)])] + "/" + name(index);
 }
 

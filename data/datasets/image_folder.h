@@ -1,4 +1,4 @@
-// Labelled images in folders named after their classes. Each read decodes the file.
+// Labelled images, in folders named after their classes or listed in a file. Each read decodes the image.
 #pragma once
 
 #include <cstdint>
@@ -13,14 +13,15 @@ namespace dp {
 
 // The file names of one part (train or val). Each takes its length plus 12 bytes.
 struct ImageList {
-  std::vector<std::string> classes;  // sorted by bytes
+  std::vector<std::string> classes;  // of folders: sorted by bytes
   std::vector<std::int32_t> labels;  // per image: index into `classes`
-  std::string names;                 // paths of all images below their class's folder, concatenated
-  std::vector<std::uint64_t> ends;   // per image: end of its name in `names`
+  std::string names;                // paths of all images, below their class's folder if in_class_folders; concatenated
+  std::vector<std::uint64_t> ends;  // per image: end of its name in `names`
+  bool in_class_folders = true;     // else a path begins at the folder, or with a slash
   // Other files in the class folders, counted by their ending in lower case.
   std::map<std::string, std::int64_t> passed_over;
 
-  std::string name(std::int64_t index) const;  // below its class's folder
+  std::string name(std::int64_t index) const;
   std::string path(const std::string& folder, std::int64_t index) const;
 };
 
@@ -29,6 +30,9 @@ struct ImageList {
 // the classes of the training part; other folders are rejected. Null: every folder is a class and must have images.
 // Error(data).
 ImageList list_images(const std::string& folder, const std::vector<std::string>* classes);
+
+// Error(usage), beginning with the data set's name, for a side outside 1 to 4096.
+void require_side(const std::string& dataset, std::int64_t side);
 
 // Reads with per-thread buffers that grow to the largest image. File and pixel buffers over 32 MiB are freed.
 std::shared_ptr<const Dataset> image_dataset(const std::string& folder, ImageList list, std::int64_t side);

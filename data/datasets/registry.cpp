@@ -72,6 +72,7 @@ DatasetPair from_files(const std::string& folder, std::uint64_t) {
 }
 DatasetPair open_digits(const std::string&, std::uint64_t seed) { return digits(60000, 10000, seed); }
 DatasetPair open_image_folder(const std::string& folder, std::uint64_t) { return image_folder(folder); }
+DatasetPair open_image_list(const std::string& folder, std::uint64_t) { return image_list(folder); }
 DatasetPair open_synthetic(const std::string&, std::uint64_t seed) {
   return synthetic(Shape{1, 28, 28}, 10, 60000, 10000, seed);
 }
@@ -86,6 +87,7 @@ const std::vector<Entry>& registry() {
       {"cifar10", "", {3, 32, 32}, 10, 30, "resnet18", from_files<cifar10>},
       {"cifar100", "", {3, 32, 32}, 100, 30, "resnet18", from_files<cifar100>},
       {"imagefolder", "a class per folder", {3, 224, 224}, 1000, 90, "resnet18", open_image_folder},
+      {"imagelist", "CSV files of paths and classes", {3, 224, 224}, 1000, 90, "resnet18", open_image_list},
       {"synthetic", "random bytes", {1, 28, 28}, 10, 1, "mnist_convnet", open_synthetic},
   };
   return entries;

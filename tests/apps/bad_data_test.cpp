@@ -37,6 +37,9 @@ TEST_CASE("missing data files are reported with the remedy") {
   check_bad_input(
       {{"--dataset", "imagefolder", "--data-path", "none"}, 3, {"none/train/<class>", "--dataset synthetic"}},
       temp.path());
+  check_bad_input(
+      {{"--dataset", "imagelist", "--data-path", "none"}, 3, {"none/train.csv", "a path, a comma and a class"}},
+      temp.path());
   for (const char* name : {kTrainImages, kTrainLabels, kTestImages, kTestLabels}) {
     const TemporaryFolder lacking;
     write_tiny_mnist(lacking.path());

@@ -122,7 +122,7 @@ TEST_CASE("a class whose images are all bad ends a run that skips bad images") {
 
 TEST_CASE("skipping bad images is refused for data sets whose files are checked at the start") {
   const TemporaryFolder temp;
-  check_bad_input({{"--dataset", "digits", "--bad-images", "skip", "--dry-run"}, 2, {"--dataset imagefolder"}},
+  check_bad_input({{"--dataset", "digits", "--bad-images", "skip", "--dry-run"}, 2, {"--dataset imagefolder or imagelist"}},
                   temp.path());
 }
 

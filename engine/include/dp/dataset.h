@@ -117,6 +117,11 @@ DatasetPair cifar100(const std::string& folder);
 // Error(data) for the files, Error(usage) for a side outside 1 to 4096.
 DatasetPair image_folder(const std::string& folder, std::int64_t side = 224);
 
+// The same images, listed in <folder>/train.csv and <folder>/val.csv (or test.csv): a line path,class for each, quoted
+// as in RFC 4180, with or without a line of names before them. Further fields are ignored. Paths begin at `folder`, or
+// with a slash. Classes are sorted by name, or by value if all are whole numbers. Errors as above, with file and line.
+DatasetPair image_list(const std::string& folder, std::int64_t side = 224);
+
 // Random bytes and labels from (seed, index), computed on reading.
 DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t train, std::int64_t test,
                       std::uint64_t seed = 42);

@@ -1,0 +1,197 @@
+// The data set "imagelist": CSV files (RFC 4180) with a path and a class per line.
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/datasets/image_folder.h"
+#include "data/formats/byte_reader.h"
+#include "dp/dataset.h"
+#include "dp/error.h"
+
+namespace dp {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
+constexpr std::size_t kLongestField = 4096;
+
+std::string lower(std::string text) {
+  for (char& letter : text)
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  return text;
+}
+
+// The records of a CSV file, of which two fields count.
+class CsvReader {
+ public:
+  explicit CsvReader(const std::string& path) : path_(path) {
+    FileReader file(path, "make it a readable file of lines such as cats/1.jpg,cat");
+    if (*file.size() > kMaxFileBytes)
+      throw Error(ErrorCode::data, path + ": has more than 1 GiB; split it into several data sets");
+    text_.resize(*file.size());
+    text_.resize(file.read({reinterpret_cast<std::uint8_t*>(text_.data()), text_.size()}));
+    constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+    if (text_.starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
+  }
+
+  // Reads the next record, without empty lines. Returns false at the end.
+  bool next() {
+    while (at_ < text_.size() && ends_line()) skip_line_end();
+    if (at_ == text_.size()) return false;
+    line_ = next_line_;
+    std::size_t count = 0;
+    std::string others;
+    for (bool more = true; more; ++count) {
+      read_field(count == 0 ? path_field : count == 1 ? class_field : others);
+      more = at_ < text_.size() && text_[at_] == ',';
+      if (more) ++at_;
+    }
+    if (count < 2) throw bad("only one field; each line is a path, a comma and a class");
+    if (path_field.empty() || class_field.empty())
+      throw bad("an empty field; each line is a path, a comma and a class");
+    if (at_ < text_.size()) skip_line_end();
+    return true;
+  }
+
+  // Of the current record.
+  Error bad(const std::string& what) const {
+    return Error(ErrorCode::data, path_ + ":" + std::to_string(line_) + ": " + what);
+  }
+  std::string path_field, class_field;
+
+ private:
+  bool ends_line() const { return text_[at_] == '\n' || text_[at_] == '\r'; }
+  void skip_line_end() {
+    if (text_[at_] == '\r' && at_ + 1 < text_.size() && text_[at_ + 1] == '\n') ++at_;
+    ++at_, ++next_line_;
+  }
+
+  void read_field(std::string& field) {
+    field.clear();
+    const auto is_space = [](char letter) { return letter == ' ' || letter == '\t'; };
+    while (at_ < text_.size() && is_space(text_[at_])) ++at_;
+    const bool quoted = at_ < text_.size() && text_[at_] == '"';
+    if (quoted) read_quoted(field);
+    for (; at_ < text_.size() && text_[at_] != ',' && !ends_line(); ++at_) {
+      if (quoted && !is_space(text_[at_])) throw bad("a character behind a quoted field");
+      if (!quoted) add(field, text_[at_]);
+    }
+    while (!quoted && !field.empty() && is_space(field.back())) field.pop_back();
+  }
+
+  void read_quoted(std::string& field) {
+    for (++at_;; ++at_) {
+      if (at_ == text_.size()) throw bad("a quoted field without its closing quote");
+      if (text_[at_] == '"') {
+        ++at_;
+        if (at_ == text_.size() || text_[at_] != '"') return;  // two quotes stand for one
+      }
+      if (text_[at_] == '\n') ++next_line_;
+      add(field, text_[at_]);
+    }
+  }
+
+  void add(std::string& field, char letter) {
+    if (field.size() == kLongestField || letter == '\0')
+      throw bad("a field of more than 4096 bytes, or with a zero byte");
+    field += letter;
+  }
+
+  std::string path_, text_;
+  std::size_t at_ = 0, line_ = 1, next_line_ = 1;
+};
+
+bool is_header(const CsvReader& record) {
+  const auto is_one_of = [](const std::string& field, std::initializer_list<std::string_view> names) {
+    return std::find(names.begin(), names.end(), lower(field)) != names.end();
+  };
+  return is_one_of(record.path_field, {"path", "file", "filename", "file_name", "image", "image_path"}) &&
+         is_one_of(record.class_field, {"class", "class_name", "label", "category", "target"});
+}
+
+// Whole numbers of up to nine digits sort by value, so that class 10 follows class 9.
+bool is_number(const std::string& name) {
+  return name.size() <= 9 && (name == "0" || name[0] != '0') &&
+         std::all_of(name.begin(), name.end(), [](char letter) { return letter >= '0' && letter <= '9'; });
+}
+
+// Sorts the classes, and numbers the labels accordingly.
+void sort_classes(ImageList& list) {
+  const bool numbers = std::all_of(list.classes.begin(), list.classes.end(), is_number);
+  std::vector<std::int32_t> order(list.classes.size()), place(list.classes.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto name = [&](std::int32_t i) -> const std::string& { return list.classes[static_cast<std::size_t>(i)]; };
+  std::sort(order.begin(), order.end(), [&](std::int32_t a, std::int32_t b) {
+    return numbers ? std::stoi(name(a)) < std::stoi(name(b)) : name(a) < name(b);
+  });
+  std::vector<std::string> sorted;
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    place[static_cast<std::size_t>(order[i])] = static_cast<std::int32_t>(i);
+    sorted.push_back(name(order[i]));
+  }
+  list.classes = std::move(sorted);
+  for (std::int32_t& label : list.labels) label = place[static_cast<std::size_t>(label)];
+}
+
+// `classes`: those of the training part, or null.
+ImageList read_list(const std::string& path, const std::vector<std::string>* classes) {
+  CsvReader record(path);
+  ImageList list;
+  list.in_class_folders = false;
+  std::map<std::string, std::int32_t> numbers;
+  if (classes) {
+    list.classes = *classes;
+    for (const std::string& name : *classes) numbers.emplace(name, static_cast<std::int32_t>(numbers.size()));
+  }
+  for (bool first = true; record.next(); first = false) {
+    if (first && is_header(record)) continue;
+    const auto [known, is_new] = numbers.emplace(record.class_field, static_cast<std::int32_t>(numbers.size()));
+    if (is_new && classes)
+      throw record.bad("class '" + record.class_field + "' has no training images; add some to train.csv, or remove " +
+                       "this line");
+    if (is_new) list.classes.push_back(record.class_field);
+    list.labels.push_back(known->second);
+    list.ends.push_back(list.names.append(record.path_field).size());
+  }
+  if (list.labels.empty())
+    throw Error(ErrorCode::data, path + ": no images in it; each line is a path, a comma and a class");
+  if (!classes) sort_classes(list);
+  return list;
+}
+
+void require_first_image(const ImageList& list, const std::string& file, const std::string& folder) {
+  std::error_code error;
+  if (const std::string first = list.path(folder, 0); !fs::exists(first, error))
+    throw Error(ErrorCode::data, file + ": its first image, " + first +
+                                     ", does not exist; paths begin at the folder of " + "the list, or with a slash");
+}
+
+}  // namespace
+
+namespace datasets {
+
+DatasetPair image_list(const std::string& folder, std::int64_t side) {
+  require_side("imagelist", side);
+  const fs::path root = folder;
+  const std::string train = (root / "train.csv").string();
+  std::error_code error;
+  const std::string test = (root / (fs::exists(root / "val.csv", error) ? "val.csv" : "test.csv")).string();
+  for (const std::string& file : {train, test})
+    if (!fs::exists(file, error))
+      throw Error(ErrorCode::data, "imagelist: no file " + file +
+                                       "; write a path, a comma and a class for each image into " + train + " and " +
+                                       folder + "/val.csv (or test.csv), and set --data-path to " + "their folder");
+  ImageList train_list = read_list(train, nullptr), test_list = read_list(test, &train_list.classes);
+  require_first_image(train_list, train, folder);
+  require_first_image(test_list, test, folder);
+  return {image_dataset(folder, std::move(train_list), side), image_dataset(folder, std::move(test_list), side)};
+}
+
+}  // namespace datasets
+}  // namespace dp

@@ -1,0 +1,122 @@
+// Lists of paths and classes: what is read, and which line is refused.
+#include "data/datasets/image_folder.h"
+
+#include "data/image_files.h"
+#include "data/refusal.h"
+#include "dp/dataset.h"
+#include "dp/error.h"
+#include "support/catch.h"
+#include "support/temporary_folder.h"
+
+using dp::test::corpus_image;
+using dp::test::data_refusal;
+using dp::test::TemporaryFolder;
+using dp::test::write_text;
+
+namespace {
+
+// A folder with three images, and the lists.
+struct Listed {
+  explicit Listed(const std::string& train, const std::string& val = "a.jpg,cat\n",
+                  const std::string& name = "val.csv") {
+    for (const char* image : {"a.jpg", "more/b.jpg", "odd, \"name\".jpg"})
+      folder.write(image, corpus_image("jpeg_420"));
+    write_text(folder / "train.csv", train);
+    write_text(folder / name, val);
+  }
+  dp::DatasetPair open() const { return dp::datasets::find("imagelist").open(folder.path(), 42); }
+  std::string refusal() const {
+    return data_refusal([&] { open(); });
+  }
+  TemporaryFolder folder;
+};
+
+std::vector<std::int32_t> labels(const dp::Dataset& dataset) {
+  std::vector<std::int32_t> all;
+  for (std::int64_t i = 0; i < dataset.size(); ++i) all.push_back(dataset.label(i));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a list has a path and a class per line, and gives the pixels of the image folder") {
+  const Listed listed("a.jpg,dog\nmore/b.jpg,cat\n");
+  const dp::DatasetPair data = listed.open();
+  CHECK(data.train->class_names() == std::vector<std::string>{"cat", "dog"});
+  CHECK(labels(*data.train) == std::vector<std::int32_t>{1, 0});
+  CHECK(labels(*data.test) == std::vector<std::int32_t>{0});
+  CHECK(data.test->classes() == 2);
+  CHECK(data.train->image_shape() == dp::Shape{3, 224, 224});
+  CHECK_THAT(data.train->sample_id(1), Catch::StartsWith("more/b.jpg "));
+  TemporaryFolder folders;
+  for (const char* image : {"train/dog/a.jpg", "val/dog/a.jpg"}) folders.write(image, corpus_image("jpeg_420"));
+  CHECK(data.train->image(0) == dp::datasets::image_folder(folders.path()).train->image(0));
+}
+
+TEST_CASE("a list may have a line of names, quotes, spaces, further fields, and lines of any system") {
+  for (const char* const text : {
+           "path,label\na.jpg,dog\n\"odd, \"\"name\"\".jpg\",cat",
+           "\xef\xbb\xbfImage,Class,split\r\n a.jpg , dog ,train\r\n\r\n\"odd, \"\"name\"\".jpg\" ,\"cat\",\r\n",
+           "\n\na.jpg,dog\r\"odd, \"\"name\"\".jpg\",cat,\"1\n2\"\r\r",
+       }) {
+    const Listed listed(text);
+    const dp::DatasetPair data = listed.open();
+    INFO(text);
+    CHECK(labels(*data.train) == std::vector<std::int32_t>{1, 0});
+    CHECK(data.train->image(1) == data.train->image(0));
+  }
+  const Listed once("a.jpg,label\npath,label\n", "a.jpg,label\n");  // only a first line can have names
+  CHECK(once.open().train->size() == 2);
+}
+
+TEST_CASE("classes that are whole numbers are sorted by value, others by their bytes") {
+  CHECK(Listed("a.jpg,10\na.jpg,9\na.jpg,0\n", "a.jpg,9\n").open().train->class_names() ==
+        std::vector<std::string>{"0", "9", "10"});
+  CHECK(Listed("a.jpg,10\na.jpg,9\na.jpg,x\n", "a.jpg,9\n").open().train->class_names() ==
+        std::vector<std::string>{"10", "9", "x"});
+  CHECK(Listed("a.jpg,010\na.jpg,9\n", "a.jpg,9\n").open().train->class_names() ==
+        std::vector<std::string>{"010", "9"});
+}
+
+TEST_CASE("test.csv is read where there is no val.csv, and a path may begin with a slash") {
+  const Listed listed("more/b.jpg,cat\n", "a.jpg,cat\nmore/b.jpg,cat\n", "test.csv");
+  CHECK(listed.open().test->size() == 2);
+  write_text(listed.folder / "val.csv", listed.folder / "a.jpg" + ",cat\n");
+  CHECK(listed.open().test->size() == 1);
+  CHECK(listed.open().test->image(0) == listed.open().train->image(0));
+}
+
+TEST_CASE("a line that cannot be used is refused with its file and number") {
+  const std::string train = "train.csv:";
+  CHECK_THAT(Listed("a.jpg,dog\n\nb.jpg\n").refusal(), Catch::Contains(train + "3: only one field"));
+  CHECK_THAT(Listed("a.jpg,dog\n,cat\n").refusal(), Catch::Contains(train + "2: an empty field"));
+  CHECK_THAT(Listed("a.jpg,dog\na.jpg, \n").refusal(), Catch::Contains(train + "2: an empty field"));
+  CHECK_THAT(Listed("\"a.jpg,dog\na.jpg,dog\n").refusal(), Catch::Contains(train + "1: a quoted field without"));
+  CHECK_THAT(Listed("\"a.jpg\"x,dog\n").refusal(), Catch::Contains(train + "1: a character behind a quoted field"));
+  CHECK_THAT(Listed("\"a\nb\",dog\nc\n").refusal(), Catch::Contains(train + "3: only one field"));
+  CHECK_THAT(Listed("a.jpg," + std::string(5000, 'x')).refusal(),
+             Catch::Contains(train + "1: a field of more than 4096"));
+  CHECK_THAT(Listed(std::string("a.jpg\0,dog\n", 11)).refusal(), Catch::Contains("with a zero byte"));
+  CHECK_THAT(Listed("a.jpg,dog\n", "path,label\na.jpg,cat\n").refusal(),
+             Catch::Contains("val.csv:2: class 'cat' has no training images"));
+}
+
+TEST_CASE("a list that is missing or empty, or whose first image is missing, is refused with the remedy") {
+  CHECK_THAT(Listed("path,label\n").refusal(), Catch::Contains("train.csv: no images in it"));
+  CHECK_THAT(Listed("a.jpg,dog\n", "").refusal(), Catch::Contains("val.csv: no images in it"));
+  const Listed listed("no.jpg,cat\n");
+  CHECK_THAT(listed.refusal(), Catch::Contains("its first image, " + listed.folder / "no.jpg" + ", does not exist"));
+  const Listed elsewhere("a.jpg,cat\n", "a.jpg,cat\n", "valid.csv");
+  CHECK_THAT(elsewhere.refusal(), Catch::StartsWith("imagelist: no file " + elsewhere.folder / "test.csv") &&
+                                      Catch::Contains("set --data-path to their folder"));
+  CHECK_THROWS_WITH(dp::datasets::image_list(listed.folder.path(), 0),
+                    Catch::Contains("imagelist: the side of the images is 0; give 1 to 4096"));
+}
+
+TEST_CASE("an image that cannot be read is replaced by the next of its class in the list") {
+  const Listed listed("a.jpg,cat\nmore/b.jpg,cat\n");
+  write_text(listed.folder / "a.jpg", "no image");
+  const dp::DatasetPair data = listed.open();
+  CHECK_THAT(data_refusal([&] { data.train->image(0); }), Catch::Contains(listed.folder / "a.jpg"));
+  CHECK(dp::replace_bad_images(data.train)->image(0) == data.train->image(1));
+}
