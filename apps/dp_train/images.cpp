@@ -75,13 +75,19 @@ dp::DatasetPair open_images(const Command& command, const std::string& dataset) 
     std::string folder = command.data_path;
     if (command.bad_images == "skip")  // the record of a resumed run has the same path, so each image is listed once
       folder = std::filesystem::absolute(folder).lexically_normal().string();
-    dp::DatasetPair data = dp::datasets::find(dataset).open(folder, command.trainer.parallel.seed);
+    const dp::datasets::Entry& entry = dp::datasets::find(dataset);
+    const bool alone = command.val_split && entry.open_train != nullptr;
+    dp::DatasetPair data =
+        alone ? dp::DatasetPair{entry.open_train(folder), nullptr} : entry.open(folder, command.trainer.parallel.seed);
+    if (command.val_split) data = dp::split_off(data.train, *command.val_split, command.trainer.parallel.seed);
     if (command.bad_images == "skip") data = {dp::replace_bad_images(data.train), dp::replace_bad_images(data.test)};
     return data;
   }
   const ImageFormat format = image_format(command, dataset);
   const std::int64_t count = command.images.value_or(kImages);
-  return dp::datasets::synthetic(format.shape, format.classes, count, (count + 5) / 6, command.trainer.parallel.seed);
+  const std::uint64_t seed = command.trainer.parallel.seed;
+  const dp::DatasetPair data = dp::datasets::synthetic(format.shape, format.classes, count, (count + 5) / 6, seed);
+  return command.val_split ? dp::split_off(data.train, *command.val_split, seed) : data;
 }
 
 }  // namespace dp_train

@@ -210,6 +210,13 @@ DatasetPair image_folder(const std::string& folder, std::int64_t side) {
           image_dataset(test.string(), std::move(test_list), side)};
 }
 
+std::shared_ptr<const Dataset> image_folder_train(const std::string& folder, std::int64_t side) {
+  require_side("imagefolder", side);
+  const std::string train = (fs::path(folder) / "train").string();
+  if (!is_folder(train)) require_parts(folder);  // says what is wrong
+  return image_dataset(train, list_images(train, nullptr), side);
+}
+
 }  // namespace datasets
 
 namespace {

@@ -172,9 +172,26 @@ void require_first_image(const ImageList& list, const std::string& file, const s
                                      ", does not exist; paths begin at the folder of " + "the list, or with a slash");
 }
 
+void require_list(const std::string& file, const std::string& folder) {
+  std::error_code error;
+  if (!fs::exists(file, error))
+    throw Error(ErrorCode::data,
+                "imagelist: no file " + file + "; write a path, a comma and a class for each image into " + folder +
+                    "/train.csv and " + folder + "/val.csv (or test.csv), and set --data-path " + "to their folder");
+}
+
 }  // namespace
 
 namespace datasets {
+
+std::shared_ptr<const Dataset> image_list_train(const std::string& folder, std::int64_t side) {
+  require_side("imagelist", side);
+  const std::string train = (fs::path(folder) / "train.csv").string();
+  require_list(train, folder);
+  ImageList list = read_list(train, nullptr);
+  require_first_image(list, train, folder);
+  return image_dataset(folder, std::move(list), side);
+}
 
 DatasetPair image_list(const std::string& folder, std::int64_t side) {
   require_side("imagelist", side);
@@ -182,11 +199,7 @@ DatasetPair image_list(const std::string& folder, std::int64_t side) {
   const std::string train = (root / "train.csv").string();
   std::error_code error;
   const std::string test = (root / (fs::exists(root / "val.csv", error) ? "val.csv" : "test.csv")).string();
-  for (const std::string& file : {train, test})
-    if (!fs::exists(file, error))
-      throw Error(ErrorCode::data, "imagelist: no file " + file +
-                                       "; write a path, a comma and a class for each image into " + train + " and " +
-                                       folder + "/val.csv (or test.csv), and set --data-path to " + "their folder");
+  for (const std::string& file : {train, test}) require_list(file, folder);
   ImageList train_list = read_list(train, nullptr), test_list = read_list(test, &train_list.classes);
   require_first_image(train_list, train, folder);
   require_first_image(test_list, test, folder);

@@ -1,6 +1,7 @@
-// Data sets that wrap another one: bad images replaced, or labels of another list of classes.
+// Data sets that wrap another one: bad images replaced, labels of another list of classes, or a part of the images.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -188,6 +189,66 @@ std::shared_ptr<const Dataset> relabelled(const std::shared_ptr<const Dataset>& 
 
 DatasetPair with_classes(const DatasetPair& data, const std::vector<std::string>& classes) {
   return {relabelled(data.train, classes), relabelled(data.test, classes)};
+}
+
+// A part of a data set.
+
+namespace {
+
+class Part final : public ForwardedDataset {
+ public:
+  // `is_rest`: counts the files that are not images, so that both parts together count them once.
+  Part(std::shared_ptr<const Dataset> whole, std::vector<std::int64_t> indices, bool is_rest)
+      : ForwardedDataset(std::move(whole)), indices_(std::move(indices)), is_rest_(is_rest) {}
+
+  std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
+  std::int32_t label(std::int64_t index) const override { return whole().label(at(index)); }
+  void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
+    whole().read(at(index), out, random);
+  }
+  std::string sample_id(std::int64_t index) const override { return whole().sample_id(at(index)); }
+  std::vector<std::pair<std::string, std::int64_t>> passed_over() const override {
+    return is_rest_ ? whole().passed_over() : std::vector<std::pair<std::string, std::int64_t>>();
+  }
+
+ private:
+  std::int64_t at(std::int64_t index) const { return indices_[static_cast<std::size_t>(index)]; }
+
+  std::vector<std::int64_t> indices_;
+  bool is_rest_;
+};
+
+}  // namespace
+
+DatasetPair split_off(const std::shared_ptr<const Dataset>& dataset, double share, std::uint64_t seed) {
+  if (!(share > 0 && share < 1))
+    throw Error(ErrorCode::usage,
+                "the share of the images for testing is " + std::to_string(share) + "; give a number between 0 and 1");
+  // The images of each class, with a random key.
+  using Keyed = std::pair<std::uint64_t, std::int64_t>;
+  std::map<std::int32_t, std::vector<Keyed>> classes;
+  for (std::int64_t i = 0; i < dataset->size(); ++i) {
+    Random random(seed, RandomUse::split, static_cast<std::uint64_t>(i));
+    const std::uint64_t high = random.next(), low = random.next();
+    classes[dataset->label(i)].push_back({high << 32 | low, i});
+  }
+  std::vector<std::int64_t> train, test;
+  for (auto& [label, images] : classes) {
+    std::sort(images.begin(), images.end());
+    const auto count = static_cast<std::int64_t>(images.size());
+    const std::int64_t tested =
+        count == 1 ? 0 : std::clamp<std::int64_t>(std::llround(share * static_cast<double>(count)), 1, count - 1);
+    for (std::int64_t i = 0; i < count; ++i)
+      (i < tested ? test : train).push_back(images[static_cast<std::size_t>(i)].second);
+  }
+  if (test.empty())
+    throw Error(ErrorCode::data,
+                "no class has two images, so that none is left for testing; add images, or give a test "
+                "set");
+  std::sort(train.begin(), train.end());
+  std::sort(test.begin(), test.end());
+  return {std::make_shared<Part>(dataset, std::move(train), true),
+          std::make_shared<Part>(dataset, std::move(test), false)};
 }
 
 }  // namespace dp

@@ -95,6 +95,12 @@ struct DatasetPair {
 // list names one twice.
 DatasetPair with_classes(const DatasetPair& data, const std::vector<std::string>& classes);
 
+// Divides a data set: of each class, `share` of the images (rounded; but one at least, and all but one at most) for
+// testing, the others for training, each in the order of the data set. A class with one image has none for testing. The
+// seed and the numbers of the images alone decide. Error(usage) for a share that is not between 0 and 1, Error(data) if
+// no image is left for testing.
+DatasetPair split_off(const std::shared_ptr<const Dataset>& dataset, double share, std::uint64_t seed = 42);
+
 namespace datasets {
 
 // Digits drawn with strokes from (seed, index): 28x28, ten classes, no files needed. The two parts are disjoint.
@@ -116,11 +122,14 @@ DatasetPair cifar100(const std::string& folder);
 // side x side as in torchvision: a random resized crop and a flip for training (augment), otherwise a central crop.
 // Error(data) for the files, Error(usage) for a side outside 1 to 4096.
 DatasetPair image_folder(const std::string& folder, std::int64_t side = 224);
+// The training part alone; there need not be another one.
+std::shared_ptr<const Dataset> image_folder_train(const std::string& folder, std::int64_t side = 224);
 
 // The same images, listed in <folder>/train.csv and <folder>/val.csv (or test.csv): a line path,class for each, quoted
 // as in RFC 4180, with or without a line of names before them. Further fields are ignored. Paths begin at `folder`, or
 // with a slash. Classes are sorted by name, or by value if all are whole numbers. Errors as above, with file and line.
 DatasetPair image_list(const std::string& folder, std::int64_t side = 224);
+std::shared_ptr<const Dataset> image_list_train(const std::string& folder, std::int64_t side = 224);
 
 // Random bytes and labels from (seed, index), computed on reading.
 DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t train, std::int64_t test,
@@ -135,6 +144,8 @@ struct Entry {
   std::int64_t epochs;  // dp_train's default
   std::string model;    // dp_train's default
   DatasetPair (*open)(const std::string& folder, std::uint64_t seed);
+  // The training part, where the other one may be missing; null if the data set always has both.
+  std::shared_ptr<const Dataset> (*open_train)(const std::string& folder) = nullptr;
 };
 const std::vector<Entry>& registry();
 const Entry& find(std::string_view name);  // Error(usage) for an unknown name lists the names

@@ -8,7 +8,15 @@
 namespace dp {
 
 // Purpose of a stream of numbers. It is part of the key, so that streams never overlap.
-enum class RandomUse : std::uint32_t { init = 1, shuffle = 2, augment = 3, dropout = 4, digits = 5, synthetic = 6 };
+enum class RandomUse : std::uint32_t {
+  init = 1,
+  shuffle = 2,
+  augment = 3,
+  dropout = 4,
+  digits = 5,
+  synthetic = 6,
+  split = 7
+};
 
 using PhiloxWords = std::array<std::uint32_t, 4>;
 

@@ -114,6 +114,7 @@ std::vector<OptionRow> data_rows() {
       {"--classes", {"--classes", "6"}, {"classes = 6"}, Weights::other, Setting::synthetic},
       {"--images", {"--images", "30"}, {"images = 30"}, Weights::other, Setting::synthetic},
       {"--bad-images", {"--bad-images", "fail"}, {"bad-images = \"fail\""}, Weights::same},
+      {"--val-split", {"--val-split", "0.5"}, {"val-split = 0.5"}, Weights::other},
       {"--seed", {"--seed", "7"}, {"seed = 7"}, Weights::other},
       // On CPUs the order of reduction is fixed without the flag.
       {"--deterministic", {"--deterministic"}, {"deterministic = true"}, Weights::same},
