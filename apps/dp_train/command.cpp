@@ -309,9 +309,10 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
       app.add_subcommand("selftest", "train a small network on the devices, check what they compute, and exit");
   selftest->callback([&] { command.selftest = true; });
   command_line::add_options(*selftest, command_table(), command, command.given, kSelftestOptions);
-  CLI::App* const check = app.add_subcommand(
-      "check-data",
-      "read every image of the data set on all cores, or -j threads; list the bad ones, and exit: 3 if there are any");
+  CLI::App* const check = app.add_subcommand("check-data",
+                                             "read every image of the data set on all cores, or -j threads; list the "
+                                             "bad ones, print mean and deviation of each "
+                                             "channel, and exit: 3 if there are bad ones");
   check->callback([&] { command.check_data = true; });
   command_line::add_options(*check, command_table(), command, command.given, kCheckOptions);
   CLI::App* const report =

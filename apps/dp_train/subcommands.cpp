@@ -11,10 +11,25 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "images.h"
 
 namespace dp_train {
+namespace {
+
+// "0.4914, 0.4822, 0.4465"
+std::string listed(const std::vector<float>& values) {
+  std::string text;
+  char number[32];
+  for (const float value : values) {
+    std::snprintf(number, sizeof number, "%s%.4f", text.empty() ? "" : ", ", static_cast<double>(value));
+    text += number;
+  }
+  return text;
+}
+
+}  // namespace
 
 bool check_data(const Command& command) {
   std::optional<dp::TrainerCallbacks> console =
@@ -24,15 +39,20 @@ bool check_data(const Command& command) {
   const std::int64_t total = data.train->size() + data.test->size();
   std::int64_t before = 0;
   std::vector<std::string> faults;
+  dp::Normalization measured;
   for (const auto& part : {data.train, data.test}) {
-    const auto of_part = dp::find_bad_images(*part, command.trainer.workers, [&](std::int64_t done) {
+    const dp::ImageCheck of_part = dp::check_images(*part, command.trainer.workers, [&](std::int64_t done) {
       if (console->on_work) console->on_work({"Checking images", before + done, total});
     });
-    faults.insert(faults.end(), of_part.begin(), of_part.end());
+    faults.insert(faults.end(), of_part.faults.begin(), of_part.faults.end());
+    if (part == data.train) measured = of_part.measured;
     before += part->size();
   }
   console.reset();  // ends an open progress line
   for (const std::string& fault : faults) std::printf("%s\n", dp::printable(fault).c_str());
+  if (!command.quiet)
+    std::printf("training images: mean %s, deviation %s\n", listed(measured.mean).c_str(),
+                listed(measured.std).c_str());
   if (!command.quiet)
     std::printf("%lld images read, %zu of them bad%s\n", static_cast<long long>(total), faults.size(),
                 faults.empty() ? "" : "; remove or replace them, or train with --bad-images skip");

@@ -11,7 +11,8 @@
 
 namespace dp_train {
 
-// check-data: reads every image and prints why some cannot be read. Returns true if all can.
+// check-data: reads every image and prints why some cannot be read, and the mean and deviation of the training images.
+// Returns true if all can be read.
 bool check_data(const Command& command);
 
 // estimate-memory: the memory of a run on each replica and of its process, and the largest batch that fits. Prints one

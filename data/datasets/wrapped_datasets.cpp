@@ -103,10 +103,49 @@ std::shared_ptr<const Dataset> replace_bad_images(std::shared_ptr<const Dataset>
   return std::make_shared<ReplacedImages>(std::move(dataset));
 }
 
-std::vector<std::string> find_bad_images(const Dataset& dataset, int threads,
-                                         const std::function<void(std::int64_t)>& on_progress) {
+namespace {
+
+// Sums over the bytes of each channel. Whole numbers, so the order of the images does not matter.
+struct ChannelSums {
+  explicit ChannelSums(const Shape& image)
+      : pixels(static_cast<std::size_t>(image[0] > 0 ? image.numel() / image[0] : 0)),
+        sums(static_cast<std::size_t>(image[0])),
+        squares(sums.size()) {}
+
+  void add(std::span<const std::uint8_t> image) {
+    ++images;
+    for (std::size_t channel = 0; channel < sums.size(); ++channel)
+      for (const std::uint64_t byte : image.subspan(channel * pixels, pixels))
+        sums[channel] += byte, squares[channel] += byte * byte;
+  }
+  void add(const ChannelSums& other) {
+    images += other.images;
+    for (std::size_t channel = 0; channel < sums.size(); ++channel)
+      sums[channel] += other.sums[channel], squares[channel] += other.squares[channel];
+  }
+  Normalization normalization() const {
+    Normalization found;
+    const double count = static_cast<double>(images) * static_cast<double>(pixels);
+    for (std::size_t channel = 0; channel < sums.size(); ++channel) {
+      const double mean = count > 0 ? static_cast<double>(sums[channel]) / count : 0;
+      const double square = count > 0 ? static_cast<double>(squares[channel]) / count : 0;
+      found.mean.push_back(static_cast<float>(mean / 255));
+      found.std.push_back(static_cast<float>(std::sqrt(std::max(0.0, square - mean * mean)) / 255));
+    }
+    return found;
+  }
+
+  std::size_t pixels;  // of an image
+  std::uint64_t images = 0;
+  std::vector<std::uint64_t> sums, squares;
+};
+
+}  // namespace
+
+ImageCheck check_images(const Dataset& dataset, int threads, const std::function<void(std::int64_t)>& on_progress) {
   constexpr std::int64_t kEach = 16;  // images of a thread between two reports
   std::map<std::int64_t, std::string> bad;
+  ChannelSums all(dataset.image_shape());
   std::mutex mutex;
   if (threads <= 0) threads = static_cast<int>(process_cores().size());
   const auto image = static_cast<std::size_t>(dataset.image_shape().numel());
@@ -115,8 +154,10 @@ std::vector<std::string> find_bad_images(const Dataset& dataset, int threads,
     std::atomic<std::int64_t> next{begin};
     for_ranges(threads, threads, [&](std::int64_t, std::int64_t) {
       std::vector<std::uint8_t> bytes(image);
+      ChannelSums own(dataset.image_shape());
       for (std::int64_t index = next++; index < begin + count; index = next++) try {
           dataset.read(index, bytes, nullptr);
+          own.add(bytes);
           const std::int32_t label = dataset.label(index);
           if (label < 0 || label >= dataset.classes())
             throw Error(ErrorCode::data, "sample " + std::to_string(index) + " has label " + std::to_string(label) +
@@ -126,13 +167,15 @@ std::vector<std::string> find_bad_images(const Dataset& dataset, int threads,
           const std::scoped_lock lock(mutex);
           bad.emplace(index, error.what());
         }
+      const std::scoped_lock lock(mutex);
+      all.add(own);
     });
     begin += count;
     if (on_progress) on_progress(begin);
   }
-  std::vector<std::string> faults;
-  for (auto& [index, fault] : bad) faults.push_back(std::move(fault));
-  return faults;
+  ImageCheck check{{}, all.normalization()};
+  for (auto& [index, fault] : bad) check.faults.push_back(std::move(fault));
+  return check;
 }
 
 // A data set with the labels of another list of classes.

@@ -122,8 +122,9 @@ TEST_CASE("a class whose images are all bad ends a run that skips bad images") {
 
 TEST_CASE("skipping bad images is refused for data sets whose files are checked at the start") {
   const TemporaryFolder temp;
-  check_bad_input({{"--dataset", "digits", "--bad-images", "skip", "--dry-run"}, 2, {"--dataset imagefolder or imagelist"}},
-                  temp.path());
+  check_bad_input(
+      {{"--dataset", "digits", "--bad-images", "skip", "--dry-run"}, 2, {"--dataset imagefolder or imagelist"}},
+      temp.path());
 }
 
 TEST_CASE("check-data lists every bad image, and reads every data set") {
@@ -133,6 +134,7 @@ TEST_CASE("check-data lists every bad image, and reads every data set") {
   INFO(good.err);
   CHECK(good.code == 0);
   CHECK(good.out.find("20 images read, 0 of them bad") != std::string::npos);
+  CHECK_THAT(good.out, Catch::Matches("(.|\n)*training images: mean 0\\.\\d{4}(, 0\\.\\d{4}){2}, deviation 0(.|\n)*"));
   truncate(temp / "set/train/a/5.jpg");
   truncate(temp / "set/train/b/0.jpg");
   write_text(temp / "set/val/b/1.jpg", "");

@@ -1,4 +1,6 @@
 // Images that cannot be read: replaced by the next of their class, or found beforehand.
+#include <cmath>
+
 #include "data/small_dataset.h"
 #include "dp/error.h"
 #include "support/catch.h"
@@ -56,13 +58,38 @@ TEST_CASE("bad images are found in the order of the data set, with any number of
   const auto twice = std::make_shared<SpoiledDataset>(std::make_shared<SpoiledDataset>(small, 70), 7);
   for (const int threads : {0, 1, 3, 200}) {
     std::vector<std::int64_t> progress;
-    const auto faults = find_bad_images(*twice, threads, [&](std::int64_t done) { progress.push_back(done); });
-    CHECK(faults == std::vector<std::string>(2, SpoiledDataset::kFault));
+    const auto check = check_images(*twice, threads, [&](std::int64_t done) { progress.push_back(done); });
+    CHECK(check.faults == std::vector<std::string>(2, SpoiledDataset::kFault));
     CHECK(progress.back() == 100);
     CHECK(std::is_sorted(progress.begin(), progress.end()));
   }
   small->bad_label = 5;
-  CHECK(find_bad_images(*small).size() == 1);
+  CHECK(check_images(*small).faults.size() == 1);
+}
+
+TEST_CASE("the mean and deviation of each channel are those of all images that can be read, on any number of threads") {
+  const auto small = std::make_shared<SmallDataset>(100, Shape{3, 4, 5});
+  std::vector<double> sums(3), squares(3);
+  for (std::int64_t i = 0; i < 100; ++i) {
+    if (i == 7) continue;
+    const std::vector<std::uint8_t> image = small->image(i);
+    for (std::size_t k = 0; k < image.size(); ++k) {
+      const double x = image[k] / 255.0;
+      sums[k / 20] += x, squares[k / 20] += x * x;
+    }
+  }
+  const SpoiledDataset spoiled(small, 7);
+  for (const int threads : {1, 3, 200}) {
+    const Normalization found = check_images(spoiled, threads).measured;
+    REQUIRE(found.mean.size() == 3);
+    REQUIRE(found.std.size() == 3);
+    for (std::size_t channel = 0; channel < 3; ++channel) {
+      const double mean = sums[channel] / (99 * 20), square = squares[channel] / (99 * 20);
+      CHECK(found.mean[channel] == Approx(mean).epsilon(1e-6));
+      CHECK(found.std[channel] == Approx(std::sqrt(square - mean * mean)).epsilon(1e-6));
+    }
+  }
+  CHECK(check_images(SmallDataset(0)).measured.std == std::vector<float>(1));
 }
 
 }  // namespace

@@ -80,10 +80,14 @@ std::shared_ptr<const ImageSet> read_images(const Dataset& dataset, int threads 
 // The same data set, but an image whose read() throws Error(data) is replaced by the next readable image of its class,
 // in the order of the data set; read() throws if there is none.
 std::shared_ptr<const Dataset> replace_bad_images(std::shared_ptr<const Dataset> dataset);
-// Reads every image with `threads` threads (0: one per core). Returns the faults of the images that cannot be read,
-// with their paths, in the order of the data set. `on_progress` is called with the number of images read so far.
-std::vector<std::string> find_bad_images(const Dataset& dataset, int threads = 0,
-                                         const std::function<void(std::int64_t)>& on_progress = {});
+struct ImageCheck {
+  std::vector<std::string> faults;  // of the images that cannot be read, with their paths, in the order of the data set
+  Normalization measured;  // mean and standard deviation of x/255 per channel, over the images that can be read
+};
+// Reads every image with `threads` threads (0: one per core), without augmentation. `on_progress` is called with the
+// number of images read so far.
+ImageCheck check_images(const Dataset& dataset, int threads = 0,
+                        const std::function<void(std::int64_t)>& on_progress = {});
 
 struct DatasetPair {
   std::shared_ptr<const Dataset> train;
