@@ -24,12 +24,13 @@ constexpr const char* kCommandLine = "command line";
 const std::vector<std::string> kShells{"bash", "zsh", "fish", "man"};
 // The options that these subcommands accept.
 const std::vector<std::string_view> kSelftestOptions{"gpus", "num-gpus", "cpu", "replicas-per-device", "engine"};
-const std::vector<std::string_view> kCheckOptions{"model", "dataset", "data-path", "input",       "classes",  "images",
-                                                  "seed",  "workers", "quiet",     "no-progress", "val-split"};
+const std::vector<std::string_view> kCheckOptions{"model",   "dataset",     "data-path", "input",
+                                                  "classes", "images",      "seed",      "workers",
+                                                  "quiet",   "no-progress", "val-split", "image-size"};
 const std::vector<std::string_view> kFetchOptions{"data-path", "quiet", "no-progress"};
 // dp_train's own options that a run records beside those of dp::run_options().
-const std::vector<std::string_view> kRecordedOptions{"model",   "data-path", "classes-from", "input",
-                                                     "classes", "images",    "bad-images",   "val-split"};
+const std::vector<std::string_view> kRecordedOptions{"model",  "data-path",  "classes-from", "input",     "classes",
+                                                     "images", "bad-images", "val-split",    "image-size"};
 
 // Options from one source: the record of a resumed run, a file, the command line.
 struct Layer {
@@ -184,7 +185,7 @@ void record_data(Command& command) {
   command.trainer.record.emplace_back("data-path", full);
   // `position` is not recorded: after such a run its checkpoints have the names of the data.
   if (command.classes_from == "data") command.trainer.record.emplace_back("classes-from", command.classes_from);
-  for (const char* const name : {"input", "classes", "images", "bad-images", "val-split"})
+  for (const char* const name : {"input", "classes", "images", "bad-images", "val-split", "image-size"})
     command.trainer.record.emplace_back(name, command_table().get(name, command));
 }
 
@@ -390,6 +391,10 @@ void add_what(Table& table) {
       .add("images", accepts::whole(1, 1 << 26), &Command::images,
            "synthetic: number of training images; the test set has a sixth of it")
       .shown("60000");
+  table
+      .add("image-size,--img-size", accepts::whole(1, 4096), &Command::image_size,
+           "imagefolder, imagelist: rows and columns of the images that the network gets")
+      .shown("224");
   table.add("val-split", accepts::number(1e-6, 0.999999), &Command::val_split,
             "test on this part of the training images of each class, chosen by --seed, instead of the test set");
 }

@@ -23,8 +23,9 @@ struct Command {
   std::optional<std::string> input;             // C,H,W of synthetic images
   std::optional<std::int64_t> classes, images;  // of the synthetic data set
   std::string classes_from = "checkpoint";
-  std::optional<std::string> bad_images;  // "fail" or "skip"
-  std::optional<double> val_split;        // the part of the training images that is the test set
+  std::optional<std::string> bad_images;   // "fail" or "skip"
+  std::optional<std::int64_t> image_size;  // rows and columns of decoded images
+  std::optional<double> val_split;         // the part of the training images that is the test set
 
   std::optional<std::string> gpus;
   std::optional<int> num_gpus, cpu;

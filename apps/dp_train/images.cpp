@@ -33,6 +33,8 @@ void check_belongs(const Command& command, const std::string& dataset) {
   if (command.bad_images == "skip" && !decodes_files(dataset))
     usage("--bad-images skip requires --dataset imagefolder or imagelist: the files of " + dataset +
           " are checked at the start");
+  if (command.image_size && !decodes_files(dataset))
+    usage("--image-size requires --dataset imagefolder or imagelist, but the data set is " + dataset);
   if ((dataset == "digits" || dataset == "synthetic") && command.given.contains("data-path") &&
       !command.given.contains("dataset"))
     usage("--data-path requires --dataset: " + dataset + ", the default, reads no files; add for example " +
@@ -47,13 +49,14 @@ void check_belongs(const Command& command, const std::string& dataset) {
 
 }  // namespace
 
-bool decodes_files(const std::string& dataset) { return dataset == "imagefolder" || dataset == "imagelist"; }
+bool decodes_files(const std::string& dataset) { return dp::datasets::find(dataset).open_sized != nullptr; }
 
 ImageFormat image_format(const Command& command, const std::string& dataset) {
   check_belongs(command, dataset);
   if (dataset == "synthetic") return {parse_input(command.input.value_or("1,28,28")), command.classes.value_or(10)};
   const dp::datasets::Entry& entry = dp::datasets::find(dataset);
-  return {entry.image, entry.classes};
+  if (!command.image_size) return {entry.image, entry.classes};
+  return {dp::Shape{entry.image[0], *command.image_size, *command.image_size}, entry.classes};
 }
 
 dp::DatasetPair match_classes(const Command& command, const dp::TrainerOptions& options, const dp::DatasetPair& data) {
@@ -76,9 +79,14 @@ dp::DatasetPair open_images(const Command& command, const std::string& dataset) 
     if (command.bad_images == "skip")  // the record of a resumed run has the same path, so each image is listed once
       folder = std::filesystem::absolute(folder).lexically_normal().string();
     const dp::datasets::Entry& entry = dp::datasets::find(dataset);
-    const bool alone = command.val_split && entry.open_train != nullptr;
-    dp::DatasetPair data =
-        alone ? dp::DatasetPair{entry.open_train(folder), nullptr} : entry.open(folder, command.trainer.parallel.seed);
+    const std::int64_t side = command.image_size.value_or(entry.image[1]);
+    dp::DatasetPair data;
+    if (entry.open_sized == nullptr)
+      data = entry.open(folder, command.trainer.parallel.seed);
+    else if (command.val_split)
+      data.train = entry.open_train(folder, side);
+    else
+      data = entry.open_sized(folder, side);
     if (command.val_split) data = dp::split_off(data.train, *command.val_split, command.trainer.parallel.seed);
     if (command.bad_images == "skip") data = {dp::replace_bad_images(data.train), dp::replace_bad_images(data.test)};
     return data;

@@ -72,8 +72,6 @@ DatasetPair from_files(const std::string& folder, std::uint64_t) {
 }
 DatasetPair open_digits(const std::string&, std::uint64_t seed) { return digits(60000, 10000, seed); }
 DatasetPair open_image_folder(const std::string& folder, std::uint64_t) { return image_folder(folder); }
-std::shared_ptr<const Dataset> open_folder_train(const std::string& folder) { return image_folder_train(folder); }
-std::shared_ptr<const Dataset> open_list_train(const std::string& folder) { return image_list_train(folder); }
 DatasetPair open_image_list(const std::string& folder, std::uint64_t) { return image_list(folder); }
 DatasetPair open_synthetic(const std::string&, std::uint64_t seed) {
   return synthetic(Shape{1, 28, 28}, 10, 60000, 10000, seed);
@@ -88,7 +86,15 @@ const std::vector<Entry>& registry() {
       {"fashion_mnist", "", {1, 28, 28}, 10, 10, "mnist_convnet", from_files<fashion_mnist>},
       {"cifar10", "", {3, 32, 32}, 10, 30, "resnet18", from_files<cifar10>},
       {"cifar100", "", {3, 32, 32}, 100, 30, "resnet18", from_files<cifar100>},
-      {"imagefolder", "a class per folder", {3, 224, 224}, 1000, 90, "resnet18", open_image_folder, open_folder_train},
+      {"imagefolder",
+       "a class per folder",
+       {3, 224, 224},
+       1000,
+       90,
+       "resnet18",
+       open_image_folder,
+       image_folder,
+       image_folder_train},
       {"imagelist",
        "CSV files of paths and classes",
        {3, 224, 224},
@@ -96,7 +102,8 @@ const std::vector<Entry>& registry() {
        90,
        "resnet18",
        open_image_list,
-       open_list_train},
+       image_list,
+       image_list_train},
       {"synthetic", "random bytes", {1, 28, 28}, 10, 1, "mnist_convnet", open_synthetic},
   };
   return entries;

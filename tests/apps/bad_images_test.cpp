@@ -157,4 +157,21 @@ TEST_CASE("check-data lists every bad image, and reads every data set") {
   check_bad_input({{"check-data", "--epochs", "3"}, 2, {"epochs"}}, temp.path());
 }
 
+TEST_CASE("with --image-size and --val-split a folder with train/ alone trains on small images, and is resumed so",
+          "[processes]") {
+  const TemporaryFolder temp;
+  write_images(temp);
+  fs::remove_all(temp / "set/val");
+  const Words small{"--image-size", "16", "--val-split", "0.25", "--output-dir", "run"};
+  const Outcome trained = run_dp_train(kTrain + kOne + small + Words{"--max-steps", "3"}, temp.path());
+  INFO(trained.out << trained.err);
+  REQUIRE(trained.code == 0);
+  CHECK_THAT(read_text(temp / "run/config.toml"),
+             Catch::Contains("image-size = 16\n") && Catch::Contains("val-split = 0.25\n"));
+  CHECK(fs::file_size(temp / "run/checkpoints/last/model.safetensors") < (1 << 20));  // 77 MB for 224x224
+  const Outcome resumed = run_dp_train({"--resume", "run", "--cpu", "1", "--max-steps", "6"}, temp.path());
+  INFO(resumed.out << resumed.err);
+  CHECK(resumed.code == 0);
+}
+
 }  // namespace

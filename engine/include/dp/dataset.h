@@ -148,8 +148,9 @@ struct Entry {
   std::int64_t epochs;  // dp_train's default
   std::string model;    // dp_train's default
   DatasetPair (*open)(const std::string& folder, std::uint64_t seed);
-  // The training part, where the other one may be missing; null if the data set always has both.
-  std::shared_ptr<const Dataset> (*open_train)(const std::string& folder) = nullptr;
+  // For data sets of image files, else null: images of another side, and the training part alone.
+  DatasetPair (*open_sized)(const std::string& folder, std::int64_t side) = nullptr;
+  std::shared_ptr<const Dataset> (*open_train)(const std::string& folder, std::int64_t side) = nullptr;
 };
 const std::vector<Entry>& registry();
 const Entry& find(std::string_view name);  // Error(usage) for an unknown name lists the names
