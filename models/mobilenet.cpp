@@ -8,9 +8,10 @@ namespace {
 
 using Node = ModelBuilder::Node;
 
-class Builder {
+class MobilenetBuilder {
  public:
-  explicit Builder(const MobilenetOptions& options) : m_("mobilenet_v2", options.input), classes_(options.classes) {}
+  explicit MobilenetBuilder(const MobilenetOptions& options)
+      : m_("mobilenet_v2", options.input), classes_(options.classes) {}
 
   Model build() {
     struct Stage {
@@ -72,6 +73,6 @@ class Builder {
 
 }  // namespace
 
-Model mobilenet_v2(const MobilenetOptions& options) { return Builder(options).build(); }
+Model mobilenet_v2(const MobilenetOptions& options) { return MobilenetBuilder(options).build(); }
 
 }  // namespace dp::models

@@ -16,9 +16,9 @@ struct Groups {
   int count = 1, width = 64;
 };
 
-class Builder {
+class ResnetBuilder {
  public:
-  Builder(const char* name, const ResnetOptions& options, const Groups& groups = {})
+  ResnetBuilder(const char* name, const ResnetOptions& options, const Groups& groups = {})
       : options_(options), groups_(groups), m_(name, options.input), channels_(options.width) {}
 
   // counts: the number of blocks in each stage.
@@ -90,22 +90,26 @@ class Builder {
 
 }  // namespace
 
-Model resnet18(const ResnetOptions& options) { return Builder("resnet18", options).build(Block::basic, {2, 2, 2, 2}); }
-Model resnet34(const ResnetOptions& options) { return Builder("resnet34", options).build(Block::basic, {3, 4, 6, 3}); }
+Model resnet18(const ResnetOptions& options) {
+  return ResnetBuilder("resnet18", options).build(Block::basic, {2, 2, 2, 2});
+}
+Model resnet34(const ResnetOptions& options) {
+  return ResnetBuilder("resnet34", options).build(Block::basic, {3, 4, 6, 3});
+}
 Model resnet50(const ResnetOptions& options) {
-  return Builder("resnet50", options).build(Block::bottleneck, {3, 4, 6, 3});
+  return ResnetBuilder("resnet50", options).build(Block::bottleneck, {3, 4, 6, 3});
 }
 Model resnet101(const ResnetOptions& options) {
-  return Builder("resnet101", options).build(Block::bottleneck, {3, 4, 23, 3});
+  return ResnetBuilder("resnet101", options).build(Block::bottleneck, {3, 4, 23, 3});
 }
 Model resnet152(const ResnetOptions& options) {
-  return Builder("resnet152", options).build(Block::bottleneck, {3, 8, 36, 3});
+  return ResnetBuilder("resnet152", options).build(Block::bottleneck, {3, 8, 36, 3});
 }
 Model resnext50_32x4d(const ResnetOptions& options) {
-  return Builder("resnext50_32x4d", options, {.count = 32, .width = 4}).build(Block::bottleneck, {3, 4, 6, 3});
+  return ResnetBuilder("resnext50_32x4d", options, {.count = 32, .width = 4}).build(Block::bottleneck, {3, 4, 6, 3});
 }
 Model wide_resnet50_2(const ResnetOptions& options) {
-  return Builder("wide_resnet50_2", options, {.count = 1, .width = 128}).build(Block::bottleneck, {3, 4, 6, 3});
+  return ResnetBuilder("wide_resnet50_2", options, {.count = 1, .width = 128}).build(Block::bottleneck, {3, 4, 6, 3});
 }
 
 }  // namespace dp::models

@@ -18,10 +18,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
+constexpr std::uint64_t kMaxListBytes = std::uint64_t{1} << 30;
 constexpr std::size_t kLongestField = 4096;
 
-std::string lower(std::string text) {
+std::string in_lower_case(std::string text) {
   for (char& letter : text)
     if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
   return text;
@@ -32,7 +32,7 @@ class CsvReader {
  public:
   explicit CsvReader(const std::string& path) : path_(path) {
     FileReader file(path, "make it a readable file of lines such as cats/1.jpg,cat");
-    if (*file.size() > kMaxFileBytes)
+    if (*file.size() > kMaxListBytes)
       throw Error(ErrorCode::data, path + ": has more than 1 GiB; split it into several data sets");
     text_.resize(*file.size());
     text_.resize(file.read({reinterpret_cast<std::uint8_t*>(text_.data()), text_.size()}));
@@ -109,21 +109,21 @@ class CsvReader {
 
 bool is_header(const CsvReader& record) {
   const auto is_one_of = [](const std::string& field, std::initializer_list<std::string_view> names) {
-    return std::find(names.begin(), names.end(), lower(field)) != names.end();
+    return std::find(names.begin(), names.end(), in_lower_case(field)) != names.end();
   };
   return is_one_of(record.path_field, {"path", "file", "filename", "file_name", "image", "image_path"}) &&
          is_one_of(record.class_field, {"class", "class_name", "label", "category", "target"});
 }
 
 // Whole numbers of up to nine digits sort by value, so that class 10 follows class 9.
-bool is_number(const std::string& name) {
+bool is_whole_number(const std::string& name) {
   return name.size() <= 9 && (name == "0" || name[0] != '0') &&
          std::all_of(name.begin(), name.end(), [](char letter) { return letter >= '0' && letter <= '9'; });
 }
 
 // Sorts the classes, and numbers the labels accordingly.
 void sort_classes(ImageList& list) {
-  const bool numbers = std::all_of(list.classes.begin(), list.classes.end(), is_number);
+  const bool numbers = std::all_of(list.classes.begin(), list.classes.end(), is_whole_number);
   std::vector<std::int32_t> order(list.classes.size()), place(list.classes.size());
   std::iota(order.begin(), order.end(), 0);
   const auto name = [&](std::int32_t i) -> const std::string& { return list.classes[static_cast<std::size_t>(i)]; };

@@ -238,10 +238,10 @@ DatasetPair with_classes(const DatasetPair& data, const std::vector<std::string>
 
 namespace {
 
-class Part final : public ForwardedDataset {
+class PartOfDataset final : public ForwardedDataset {
  public:
   // `is_rest`: counts the files that are not images, so that both parts together count them once.
-  Part(std::shared_ptr<const Dataset> whole, std::vector<std::int64_t> indices, bool is_rest)
+  PartOfDataset(std::shared_ptr<const Dataset> whole, std::vector<std::int64_t> indices, bool is_rest)
       : ForwardedDataset(std::move(whole)), indices_(std::move(indices)), is_rest_(is_rest) {}
 
   std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
@@ -290,8 +290,8 @@ DatasetPair split_off(const std::shared_ptr<const Dataset>& dataset, double shar
                 "set");
   std::sort(train.begin(), train.end());
   std::sort(test.begin(), test.end());
-  return {std::make_shared<Part>(dataset, std::move(train), true),
-          std::make_shared<Part>(dataset, std::move(test), false)};
+  return {std::make_shared<PartOfDataset>(dataset, std::move(train), true),
+          std::make_shared<PartOfDataset>(dataset, std::move(test), false)};
 }
 
 }  // namespace dp

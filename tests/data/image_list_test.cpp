@@ -31,7 +31,7 @@ struct Listed {
   TemporaryFolder folder;
 };
 
-std::vector<std::int32_t> labels(const dp::Dataset& dataset) {
+std::vector<std::int32_t> labels_in(const dp::Dataset& dataset) {
   std::vector<std::int32_t> all;
   for (std::int64_t i = 0; i < dataset.size(); ++i) all.push_back(dataset.label(i));
   return all;
@@ -43,8 +43,8 @@ TEST_CASE("a list has a path and a class per line, and gives the pixels of the i
   const Listed listed("a.jpg,dog\nmore/b.jpg,cat\n");
   const dp::DatasetPair data = listed.open();
   CHECK(data.train->class_names() == std::vector<std::string>{"cat", "dog"});
-  CHECK(labels(*data.train) == std::vector<std::int32_t>{1, 0});
-  CHECK(labels(*data.test) == std::vector<std::int32_t>{0});
+  CHECK(labels_in(*data.train) == std::vector<std::int32_t>{1, 0});
+  CHECK(labels_in(*data.test) == std::vector<std::int32_t>{0});
   CHECK(data.test->classes() == 2);
   CHECK(data.train->image_shape() == dp::Shape{3, 224, 224});
   CHECK_THAT(data.train->sample_id(1), Catch::StartsWith("more/b.jpg "));
@@ -62,7 +62,7 @@ TEST_CASE("a list may have a line of names, quotes, spaces, further fields, and 
     const Listed listed(text);
     const dp::DatasetPair data = listed.open();
     INFO(text);
-    CHECK(labels(*data.train) == std::vector<std::int32_t>{1, 0});
+    CHECK(labels_in(*data.train) == std::vector<std::int32_t>{1, 0});
     CHECK(data.train->image(1) == data.train->image(0));
   }
   const Listed once("a.jpg,label\npath,label\n", "a.jpg,label\n");  // only a first line can have names

@@ -18,16 +18,16 @@ using dp::test::TemporaryFolder;
 
 namespace {
 
-using Images = std::vector<std::vector<std::uint8_t>>;
+using Pixels = std::vector<std::vector<std::uint8_t>>;
 
-Images images(const dp::Dataset& dataset) {
-  Images all;
+Pixels pixels_of(const dp::Dataset& dataset) {
+  Pixels all;
   for (std::int64_t i = 0; i < dataset.size(); ++i) all.push_back(dataset.image(i));
   return all;
 }
 
 // Numbers of these images in the whole data set.
-std::vector<std::int64_t> places(const Images& part, const Images& whole) {
+std::vector<std::int64_t> places_in(const Pixels& part, const Pixels& whole) {
   std::vector<std::int64_t> found;
   for (const auto& image : part) found.push_back(std::find(whole.begin(), whole.end(), image) - whole.begin());
   return found;
@@ -55,13 +55,13 @@ class Uneven final : public dp::Dataset {
 
 TEST_CASE("a share of each class is split off, and both parts keep the order of the data set") {
   const auto whole = std::make_shared<SmallDataset>(200);  // 20 images of each of ten classes
-  const Images all = images(*whole);
+  const Pixels all = pixels_of(*whole);
   const dp::DatasetPair parts = split_off(whole, 0.2);
   CHECK(parts.train->size() == 160);
   CHECK(parts.test->size() == 40);
   std::set<std::int64_t> seen;
   for (const auto& part : {parts.train, parts.test}) {
-    const std::vector<std::int64_t> found = places(images(*part), all);
+    const std::vector<std::int64_t> found = places_in(pixels_of(*part), all);
     CHECK(std::is_sorted(found.begin(), found.end()));
     seen.insert(found.begin(), found.end());
     std::map<std::int32_t, std::int64_t> of_class;
@@ -79,8 +79,8 @@ TEST_CASE("a share of each class is split off, and both parts keep the order of 
 
 TEST_CASE("the seed alone chooses the images that are split off") {
   const auto whole = std::make_shared<SmallDataset>(200);
-  CHECK(images(*split_off(whole, 0.2, 1).test) == images(*split_off(whole, 0.2, 1).test));
-  CHECK(images(*split_off(whole, 0.2, 1).test) != images(*split_off(whole, 0.2, 2).test));
+  CHECK(pixels_of(*split_off(whole, 0.2, 1).test) == pixels_of(*split_off(whole, 0.2, 1).test));
+  CHECK(pixels_of(*split_off(whole, 0.2, 1).test) != pixels_of(*split_off(whole, 0.2, 2).test));
 }
 
 TEST_CASE("at least one image of a class is split off and one stays, unless it is the only one") {

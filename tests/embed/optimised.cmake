@@ -1,5 +1,6 @@
 # Checks the optimisation flags of dp's and the embedder's files for several settings of the embedder, and the other
-# flags of the embedder. Configures, and reads the compile commands. Usage: cmake -DPROJECT= -DWORK= -DDP_SOURCE= -DOPTIONS= -P
+# flags of the embedder. Configures, and reads the compile commands. Usage: cmake -DPROJECT= -DWORK= -DDP_SOURCE=
+# -DOPTIONS= -P
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/check_embedder.cmake)
 file(REMOVE_RECURSE ${WORK})
