@@ -10,6 +10,7 @@
 #include "dp/error.h"
 #include "kernels/comm/p2p/tree_sum.h"
 #include "kernels/device/cuda/runtime.h"
+#include "kernels/device/cuda/stream.h"
 
 namespace dp::kernels::cuda {
 namespace {
@@ -53,8 +54,8 @@ void NcclLink::end(const std::string& reason) {
   }
   ended_ = true;  // later enter() calls do not call NCCL; a thread inside, or launching a graph, gets time to leave
   if (cudaSetDevice(device_.index) != cudaSuccess) cudaGetLastError();
-  const auto patience = std::chrono::steady_clock::now() + kPatience;
-  while ((!graphs_.drop() || inside_) && std::chrono::steady_clock::now() < patience)
+  const auto patience = abort_clock() + kPatience;
+  while ((!graphs_.drop() || inside_) && abort_clock() < patience)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   api_.comm_abort(comm_);
 }
