@@ -225,7 +225,10 @@ class Launcher {
       if (!process.running || ::waitpid(process.id, &status, WNOHANG) != process.id) continue;
       process.running = false;
       const bool killed = WIFSIGNALED(status);
-      const int code = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      const int ended_with = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+      // Another rank may tell a rank to stop before its own signal arrives. It then ends with the code for SIGINT.
+      const bool agreed_to_stop = stop() != 0 && !killed && ended_with == 128 + SIGINT;
+      const int code = agreed_to_stop ? 128 + stop() : ended_with;
       const bool stopped_by_signal = stop() != 0 && code == 128 + stop();
       if (killed && !by_us_ && !stopped_by_signal)
         process_group::write_line(STDERR_FILENO, "rank " + std::to_string(process.rank) + " was terminated by signal " +

@@ -41,13 +41,13 @@ bool is_in(const std::string& set, pid_t process, int number) {
          (std::stoull(status.substr(at + name.size()), nullptr, 16) >> (number - 1) & 1) != 0;
 }
 
-// Returns false if the sender got no core in between, so that the second signal may count.
+// Returns false if the sender was so slow that the second signal counts as a second request.
 bool send_twice(const Program& program, Sender sender, int number, std::size_t pause) {
   const auto begin = std::chrono::steady_clock::now();
   switch (sender) {
     case Sender::timeout:
       ::kill(program.id(), number);
-      // It has sent both when it ignores SIGCONT, which it sends next.
+      // Before its next signal, SIGCONT, it ignores that. It has sent both by then.
       becomes([&] { return program.has_ended() || is_in("SigIgn", program.id(), SIGCONT); });
       return std::chrono::steady_clock::now() - begin < kOnce;
     case Sender::killall: {
@@ -80,7 +80,8 @@ void check_checkpoints(const Words& engine, int number) {
     const bool once = send_twice(program, sender, number, random() % 40);
     const Outcome outcome = program.wait();
     INFO("run " << i << ", sender " << static_cast<int>(sender) << ": " << outcome.err);
-    REQUIRE(outcome.code == 128 + number);
+    // If the sender was slow, one rank may tell another one to stop before that gets its own signal.
+    REQUIRE((outcome.code == 128 + number || (!once && outcome.code == 128 + SIGINT)));
     if (once) REQUIRE(dp::load_checkpoint(temp / "run/checkpoints/last").state.step > 0);
   }
 }

@@ -135,14 +135,19 @@ TEST_CASE("a launched rank", "[.launched_rank]") {
     std::_Exit(0);
   }
   for (const int number : {SIGINT, SIGTERM}) std::signal(number, SIG_DFL);
-  if (scenario == "stop" || scenario == "stop at once") {
-    if (scenario == "stop") std::signal(SIGTERM, count_signal);
+  if (scenario.starts_with("stop")) {
+    if (scenario != "stop at once") std::signal(SIGTERM, count_signal);
     mark();
     if (rank == "1") {
       wait_for_rank("0");
       ::kill(::getppid(), SIGUSR1);
     }
     while (received == 0) nap();
+    if (scenario == "stop by agreement") {  // rank 0 ends as if it had learned of the stop from rank 1
+      if (rank == "0") std::_Exit(128 + SIGINT);
+      wait_until_alone();
+      std::_Exit(128 + SIGTERM);
+    }
     const auto since = std::chrono::steady_clock::now();
     while (std::chrono::steady_clock::now() - since < std::chrono::milliseconds(300)) nap();
     std::_Exit(10 + received);
@@ -246,6 +251,7 @@ TEST_CASE("the launcher forwards a signal once, and reports no rank that it ende
   CHECK(handled.err.empty());
   CHECK(unhandled.code == 128 + SIGTERM);
   CHECK(unhandled.err.empty());
+  CHECK(launch("stop by agreement").code == 128 + SIGTERM);
 }
 
 TEST_CASE("the launcher reports a rank whose program cannot be started") {
