@@ -30,6 +30,6 @@ TEST_CASE("two hundred failures of one of eight replicas leak no thread and end 
     CHECK(in_time(start, 1));
     if (i == 0) threads = thread_count();
   }
-  CHECK(thread_count() <= threads);
+  CHECK(becomes([&] { return thread_count() <= threads; }));  // a joined thread may be listed a little longer
   unsetenv("DP_FAIL");
 }

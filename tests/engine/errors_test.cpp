@@ -66,7 +66,7 @@ TEST_CASE("an exception in any phase on any replica is rethrown with its place, 
           CHECK(code == ErrorCode::device);
           CHECK(in_time(start, 1));
         }
-  CHECK(thread_count() <= threads);
+  CHECK(becomes([&] { return thread_count() <= threads; }));  // a joined thread may be listed a little longer
   CHECK(failure_of(model, on_cpus(2), 1).empty());
 }
 
