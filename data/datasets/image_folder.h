@@ -17,7 +17,7 @@ struct ImageList {
   std::vector<std::int32_t> labels;  // per image: index into `classes`
   std::string names;                // paths of all images, below their class's folder if in_class_folders; concatenated
   std::vector<std::uint64_t> ends;  // per image: end of its name in `names`
-  bool in_class_folders = true;     // else a path begins at the folder, or with a slash
+  bool in_class_folders = true;     // else paths are absolute, or relative to the folder
   // Other files in the class folders, counted by their ending in lower case.
   std::map<std::string, std::int64_t> passed_over;
 

@@ -27,7 +27,7 @@ std::string in_lower_case(std::string text) {
   return text;
 }
 
-// The records of a CSV file, of which two fields count.
+// Reads the first two fields of each record of a CSV file.
 class CsvReader {
  public:
   explicit CsvReader(const std::string& path) : path_(path) {
@@ -59,7 +59,7 @@ class CsvReader {
     return true;
   }
 
-  // Of the current record.
+  // An error in the current record.
   Error bad(const std::string& what) const {
     return Error(ErrorCode::data, path_ + ":" + std::to_string(line_) + ": " + what);
   }

@@ -240,7 +240,7 @@ namespace {
 
 class PartOfDataset final : public ForwardedDataset {
  public:
-  // `is_rest`: counts the files that are not images, so that both parts together count them once.
+  // `is_rest`: this part reports the files that are not images; the other part does not.
   PartOfDataset(std::shared_ptr<const Dataset> whole, std::vector<std::int64_t> indices, bool is_rest)
       : ForwardedDataset(std::move(whole)), indices_(std::move(indices)), is_rest_(is_rest) {}
 

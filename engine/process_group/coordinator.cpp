@@ -18,7 +18,7 @@ constexpr const char* kProtocol = "dp-world-3";
 constexpr std::size_t kLongestHello = 4096;
 constexpr std::ptrdiff_t kMostStrangers = 64;
 constexpr std::size_t kMostRejected = 8;
-// A rank on a busy host may get no core for ten seconds.
+// On a busy host a rank may wait ten seconds for a processor.
 constexpr auto kHelloWithin = std::chrono::seconds(30);
 constexpr int kTick = 100;  // milliseconds; poll timeout
 constexpr auto kReportTime = std::chrono::seconds(2);

@@ -139,9 +139,9 @@ std::unique_ptr<HostOp> data_in_other_layouts(const Conv2dBackwardData& d, const
   return nullptr;
 }
 
-// If the channels do not fill one block, oneDNN is fast for row-major images only, and for small groups only if it may
-// choose the layout of dy, too. Returns an op with the layouts that oneDNN prefers; the caller reorders. Null if that
-// op is no faster.
+// If the channels do not fill one block, oneDNN is fast for row-major images only. For small groups it must also choose
+// the layout of dy. Returns an op with the layouts that oneDNN prefers; the caller reorders. Null if that op is no
+// faster.
 template <typename Desc>
 std::unique_ptr<HostOp> with_free_images(const Desc& d, const CpuOpOptions& options) {
   if (d.x.layout.any()) return nullptr;

@@ -1,4 +1,4 @@
-// Lists of paths and classes: what is read, and which line is refused.
+// CSV lists of images: what is read, and which lines are refused.
 #include "data/datasets/image_folder.h"
 
 #include "data/image_files.h"
@@ -15,7 +15,7 @@ using dp::test::write_text;
 
 namespace {
 
-// A folder with three images, and the lists.
+// A folder with three images and two lists.
 struct Listed {
   explicit Listed(const std::string& train, const std::string& val = "a.jpg,cat\n",
                   const std::string& name = "val.csv") {
@@ -39,7 +39,7 @@ std::vector<std::int32_t> labels_in(const dp::Dataset& dataset) {
 
 }  // namespace
 
-TEST_CASE("a list has a path and a class per line, and gives the pixels of the image folder") {
+TEST_CASE("a listed image has the class of its line and the same pixels as in an image folder") {
   const Listed listed("a.jpg,dog\nmore/b.jpg,cat\n");
   const dp::DatasetPair data = listed.open();
   CHECK(data.train->class_names() == std::vector<std::string>{"cat", "dog"});
@@ -53,7 +53,7 @@ TEST_CASE("a list has a path and a class per line, and gives the pixels of the i
   CHECK(data.train->image(0) == dp::datasets::image_folder(folders.path()).train->image(0));
 }
 
-TEST_CASE("a list may have a line of names, quotes, spaces, further fields, and lines of any system") {
+TEST_CASE("a list may have a header, quotes, spaces, more fields, and any line ends") {
   for (const char* const text : {
            "path,label\na.jpg,dog\n\"odd, \"\"name\"\".jpg\",cat",
            "\xef\xbb\xbfImage,Class,split\r\n a.jpg , dog ,train\r\n\r\n\"odd, \"\"name\"\".jpg\" ,\"cat\",\r\n",
@@ -65,7 +65,7 @@ TEST_CASE("a list may have a line of names, quotes, spaces, further fields, and 
     CHECK(labels_in(*data.train) == std::vector<std::int32_t>{1, 0});
     CHECK(data.train->image(1) == data.train->image(0));
   }
-  const Listed once("a.jpg,label\npath,label\n", "a.jpg,label\n");  // only a first line can have names
+  const Listed once("a.jpg,label\npath,label\n", "a.jpg,label\n");  // a header is the first line only
   CHECK(once.open().train->size() == 2);
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("test.csv is read where there is no val.csv, and a path may begin with
   CHECK(listed.open().test->image(0) == listed.open().train->image(0));
 }
 
-TEST_CASE("a line that cannot be used is refused with its file and number") {
+TEST_CASE("a bad line is refused with its file and number") {
   const std::string train = "train.csv:";
   CHECK_THAT(Listed("a.jpg,dog\n\nb.jpg\n").refusal(), Catch::Contains(train + "3: only one field"));
   CHECK_THAT(Listed("a.jpg,dog\n,cat\n").refusal(), Catch::Contains(train + "2: an empty field"));
@@ -101,7 +101,7 @@ TEST_CASE("a line that cannot be used is refused with its file and number") {
              Catch::Contains("val.csv:2: class 'cat' has no training images"));
 }
 
-TEST_CASE("a list that is missing or empty, or whose first image is missing, is refused with the remedy") {
+TEST_CASE("a missing list, an empty list and a missing first image are refused") {
   CHECK_THAT(Listed("path,label\n").refusal(), Catch::Contains("train.csv: no images in it"));
   CHECK_THAT(Listed("a.jpg,dog\n", "").refusal(), Catch::Contains("val.csv: no images in it"));
   const Listed listed("no.jpg,cat\n");

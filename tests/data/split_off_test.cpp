@@ -26,14 +26,14 @@ Pixels pixels_of(const dp::Dataset& dataset) {
   return all;
 }
 
-// Numbers of these images in the whole data set.
+// The positions of these images in the whole data set.
 std::vector<std::int64_t> places_in(const Pixels& part, const Pixels& whole) {
   std::vector<std::int64_t> found;
   for (const auto& image : part) found.push_back(std::find(whole.begin(), whole.end(), image) - whole.begin());
   return found;
 }
 
-// Its first `singles` images have a class of their own each; the others are of one class.
+// Each of the first `singles` images has its own class. The others share one class.
 class Uneven final : public dp::Dataset {
  public:
   Uneven(std::int64_t singles, std::int64_t others) : singles_(singles), others_(others) {}
@@ -83,7 +83,7 @@ TEST_CASE("the seed alone chooses the images that are split off") {
   CHECK(pixels_of(*split_off(whole, 0.2, 1).test) != pixels_of(*split_off(whole, 0.2, 2).test));
 }
 
-TEST_CASE("at least one image of a class is split off and one stays, unless it is the only one") {
+TEST_CASE("a class with several images has some in both parts") {
   for (const auto& [share, tested] : {std::pair(0.01, 1), {0.4, 2}, {0.5, 3}, {0.99, 4}}) {  // of five
     const dp::DatasetPair parts = split_off(std::make_shared<Uneven>(3, 5), share);
     CHECK(parts.test->size() == tested);

@@ -24,7 +24,7 @@ namespace dp::test {
 #define DP_HOLDS(expression) \
   if (!(expression)) throw Error(ErrorCode::usage, "does not hold: " #expression)
 
-// A timeout in seconds that no test waits for. A rank that gets no core does not reach it.
+// A timeout in seconds that no test reaches, not even on a busy machine.
 inline constexpr double kNever = 3600;
 
 struct RankFailure {

@@ -53,7 +53,7 @@ std::string refusal(const ProcessGroupOptions& options) {
   return "";
 }
 
-// Counts the coordinator's waits in sequence that ended without an event.
+// Counts how many waits of the coordinator in a row ended without an event.
 class PollsOfCoordinator final : public engine::TimeSource {
  public:
   PollsOfCoordinator() { engine::test_modes().time = this; }

@@ -93,8 +93,8 @@ TEST_CASE("launchers: without a loadable MPI plugin, a rank started by mpirun fa
   CHECK(has(outcome.err, "with --engine ddp alone, or with torchrun"));
 }
 
-// A launcher that was not running when both ranks wrote passes the lines on in the order of the ranks. After the first
-// rank has ended, it gives the others three seconds to report.
+// The run is repeated, because two things depend on time. A launcher that reads the lines of both ranks at once prints
+// them in the order of the ranks. It also kills a rank that does not report within three seconds of the other's end.
 TEST_CASE("launchers: error lines name their rank, and the cause comes first") {
   bool cause_first = false;
   for (int tries = 0; tries < 5 && !cause_first; ++tries) {
@@ -139,7 +139,7 @@ bool names_missing_rank() {
 
 }  // namespace
 
-// Rank 0 may be named, too, or end in another way, if one of its threads gets no core for two seconds.
+// The timeout is real. If a thread of rank 0 does not run for two seconds, the run ends in another way, so it is repeated.
 TEST_CASE("launchers: a rank that does not join is named after the timeout") {
   bool named = false;
   for (int tries = 0; tries < 3 && !named; ++tries) named = names_missing_rank();

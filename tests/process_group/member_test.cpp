@@ -1,5 +1,5 @@
-// A rank of a process group alone: the test plays rank 0, so that every message of the rank is seen. Where a fake time
-// does not pass, no time limit ends the rank.
+// A rank of a process group alone: the test plays rank 0, so that every message of the rank is seen. Where the fake
+// time stands still, no time limit ends the rank.
 #include <unistd.h>
 
 #include <array>

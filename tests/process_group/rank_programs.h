@@ -26,7 +26,7 @@ inline std::string& value_of(Words& arguments, const std::string& flag) {
   return *(std::find(arguments.begin(), arguments.end(), flag) + 1);
 }
 
-// A few steps on a tiny data set; `run` is the output folder. A rank that gets no core does not reach the timeout.
+// A few steps on a tiny data set; `run` is the output folder. The timeout is long enough for a busy machine.
 inline Words short_run(const std::string& run) {
   return {"--engine",
           "ddp",
@@ -99,8 +99,8 @@ inline std::vector<pid_t> processes_with(const std::string& text) {
   return found;
 }
 
-// Whether a rank has joined rank 0, which listens on this port of 127.0.0.1. With `unread`: what was sent to rank 0 and
-// not yet read counts alone.
+// Whether a rank has joined rank 0, which listens on this port of 127.0.0.1. With `unread`: whether
+// it has also sent something that rank 0 has not read yet.
 inline bool is_connected(int port, bool unread = false) {
   char end[16];
   std::snprintf(end, sizeof end, ":%04X", static_cast<unsigned>(port));

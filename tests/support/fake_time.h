@@ -47,7 +47,7 @@ class TimeOfRates final : public FakeTime {
   std::atomic<double> passed_{0};
 };
 
-// A second passes between any two looks at the time.
+// Each read of the time adds a second.
 class TimeOfLooks final : public FakeTime {
  public:
   void pass(double, const std::function<bool()>&) override {}

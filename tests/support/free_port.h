@@ -14,8 +14,8 @@
 
 namespace dp::test {
 
-// A port that is free now. The system never chooses one of this range by itself; each process begins its search
-// elsewhere. Until this process ends no other test gets the port: a socket on which nobody listens is bound to it.
+// A free port, from a range that the system does not use by itself. Each process begins its search at another port. This
+// process keeps a bound socket, which does not listen, so that no other test gets the port before the process ends.
 inline std::string free_port() {
   constexpr int kFirst = 20000, kCount = 10000;
   static int next = static_cast<int>(::getpid()) * 61 % kCount;

@@ -6,8 +6,8 @@
 
 namespace dp::test {
 
-// Added to limits that separate a slow program from a hanging one. A loaded machine may leave a thread without a core
-// for ten seconds, more than once.
+// Added to limits that separate a slow program from a hanging one. On a busy machine a thread
+// may wait ten seconds for a processor, more than once.
 inline constexpr std::chrono::seconds kPatience{120};
 
 // Whether work that started at `since` and should take `seconds` ended before it counts as hanging.

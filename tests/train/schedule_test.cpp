@@ -71,7 +71,7 @@ TEST_CASE("cosine equals CosineAnnealingLR") {
 
 TEST_CASE("exponential equals ExponentialLR") {
   const Schedule schedule{.kind = ScheduleKind::exponential, .gamma = 0.98};
-  // torch: ExponentialLR(gamma=0.98), epochs 0..4
+  // ExponentialLR(gamma=0.98) by PyTorch's formula, epochs 0..4
   const double torch[] = {1, 0.98, 0.9604, 0.941192, 0.92236816};
   for (int epoch = 0; epoch < 5; ++epoch)
     CHECK(factor(schedule, epoch * 469, 469) == Approx(torch[epoch]).epsilon(1e-12));
@@ -80,7 +80,7 @@ TEST_CASE("exponential equals ExponentialLR") {
 
 TEST_CASE("polynomial equals PolynomialLR, with a lowest rate and after a warm-up") {
   const Schedule schedule{.kind = ScheduleKind::polynomial, .total_epochs = 4, .power = 0.9};
-  // torch: PolynomialLR(total_iters=4, power=0.9), base rate 1: (1 - min(epoch, 4) / 4) ** 0.9
+  // PyTorch's formula of PolynomialLR(total_iters=4, power=0.9), base rate 1: (1 - min(epoch, 4) / 4) ** 0.9
   const double torch[] = {1, 0.7718895067, 0.5358867313, 0.2871745887, 0, 0};
   for (int epoch = 0; epoch < 6; ++epoch) CHECK(factor(schedule, epoch * 12, 12) == Approx(torch[epoch]).margin(1e-9));
   const Schedule warm{
@@ -91,14 +91,14 @@ TEST_CASE("polynomial equals PolynomialLR, with a lowest rate and after a warm-u
 
 TEST_CASE("onecycle equals OneCycleLR at every step") {
   const Schedule schedule{.kind = ScheduleKind::onecycle, .total_epochs = 2};
-  // torch: OneCycleLR(max_lr=1, total_steps=10, cycle_momentum=False)
+  // By PyTorch's formula: OneCycleLR(max_lr=1, total_steps=10, cycle_momentum=False)
   const double torch[] = {
       0.04, 0.52, 1, 0.950484632013, 0.81174565395, 0.611262021936, 0.388741978064, 0.18825834605, 0.0495193679865,
       4e-06};
   for (int step = 0; step < 10; ++step) CHECK(factor(schedule, step, 5) == Approx(torch[step]).epsilon(1e-9));
   const Schedule half{
       .kind = ScheduleKind::onecycle, .total_epochs = 1, .pct_start = 0.5, .div_factor = 10, .final_div_factor = 100};
-  // torch: the same with total_steps=8, pct_start=0.5, div_factor=10, final_div_factor=100
+  // The same with total_steps=8, pct_start=0.5, div_factor=10, final_div_factor=100
   const double other[] = {0.1, 0.325, 0.775, 1, 0.853699837203, 0.5005, 0.147300162797, 0.001};
   for (int step = 0; step < 8; ++step) CHECK(factor(half, step, 8) == Approx(other[step]).epsilon(1e-9));
   CHECK(factor(half, 9, 8) == Approx(1e-3));  // stays at the last rate past the end

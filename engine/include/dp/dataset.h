@@ -99,10 +99,9 @@ struct DatasetPair {
 // list names one twice.
 DatasetPair with_classes(const DatasetPair& data, const std::vector<std::string>& classes);
 
-// Divides a data set: of each class, `share` of the images (rounded; but one at least, and all but one at most) for
-// testing, the others for training, each in the order of the data set. A class with one image has none for testing. The
-// seed and the numbers of the images alone decide. Error(usage) for a share that is not between 0 and 1, Error(data) if
-// no image is left for testing.
+// Divides a data set into training and test images. Of each class, `share` of the images are for testing: rounded, but at
+// least one, and never all. A class with a single image has no test image. The seed and the position in the data set
+// choose the images; both parts keep its order. Error(usage) unless 0 < share < 1. Error(data) if there is no test image.
 DatasetPair split_off(const std::shared_ptr<const Dataset>& dataset, double share, std::uint64_t seed = 42);
 
 namespace datasets {
@@ -126,7 +125,7 @@ DatasetPair cifar100(const std::string& folder);
 // side x side as in torchvision: a random resized crop and a flip for training (augment), otherwise a central crop.
 // Error(data) for the files, Error(usage) for a side outside 1 to 4096.
 DatasetPair image_folder(const std::string& folder, std::int64_t side = 224);
-// The training part alone; there need not be another one.
+// Only the training part. The test part may be missing.
 std::shared_ptr<const Dataset> image_folder_train(const std::string& folder, std::int64_t side = 224);
 
 // The same images, listed in <folder>/train.csv and <folder>/val.csv (or test.csv): a line path,class for each, quoted
@@ -148,7 +147,7 @@ struct Entry {
   std::int64_t epochs;  // dp_train's default
   std::string model;    // dp_train's default
   DatasetPair (*open)(const std::string& folder, std::uint64_t seed);
-  // For data sets of image files, else null: images of another side, and the training part alone.
+  // For image files, else null: opens them with another side length; opens only the training part.
   DatasetPair (*open_sized)(const std::string& folder, std::int64_t side) = nullptr;
   std::shared_ptr<const Dataset> (*open_train)(const std::string& folder, std::int64_t side) = nullptr;
 };

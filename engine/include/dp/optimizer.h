@@ -233,10 +233,10 @@ struct OptimizerState {
 
 enum class ScheduleKind { constant, step, multistep, cosine, exponential, polynomial, onecycle };
 
-// The learning rate as a factor of the base rate. All lengths are in epochs and may be fractional. Without warm-up it
-// equals the schedules of torch.optim.lr_scheduler: at whole epochs StepLR, MultiStepLR, CosineAnnealingLR (eta_min 0),
-// ExponentialLR and PolynomialLR, at every step OneCycleLR (anneal_strategy cos, without cycle_momentum), of which the
-// base rate is max_lr.
+// The learning rate as a factor of the base rate. All lengths are in epochs and may be fractional. Without warm-up the
+// rates are those of torch.optim.lr_scheduler. At whole epochs: StepLR, MultiStepLR, CosineAnnealingLR (eta_min 0),
+// ExponentialLR, PolynomialLR. At every step: OneCycleLR with anneal_strategy cos and without cycle_momentum; the base
+// rate is its max_lr.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::constant;
   double step_size = 1;              // step: multiply by gamma every step_size epochs

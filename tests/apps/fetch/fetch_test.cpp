@@ -270,7 +270,7 @@ TEST_CASE("a server that stalls is given up, and the part stays") {
     return reply;
   });
   std::string error;
-  // A client that gets no core while it connects may report that instead. The server may send less in the two seconds.
+  // A slow client may fail to connect in the two seconds, or may receive less.
   for (int tries = 0; tries < 5 && error.find("too slow") == std::string::npos; ++tries)
     error = one.refusal(server.address(), dp::ErrorCode::io, /*patience=*/2);
   CHECK_THAT(error, Catch::Contains("too slow"));

@@ -55,7 +55,7 @@ TEST_CASE("p2p: a pair whose peer access hangs is detected by a killed probe and
   SimulatedGpus machine(2, simt::Peer::hangs);
   const std::string verdict = "p2p; cuda:0 and cuda:1 through the host (peer access that hangs)";
   std::string name;
-  // A probe that gets no core for so long hangs before it tries the pair: then again, with a longer limit.
+  // A slow probe may be given up before it tries the pair. If that happens, try again with a longer limit.
   for (const char* const seconds : {"0.3", "5", "64"}) {
     setenv("DP_PEER_PROBE_SECONDS", seconds, 1);
     name = Ranks({0, 1}).name();

@@ -70,7 +70,7 @@ TEST_CASE("peers: one probe process tests all pairs of 8 GPUs, once") {
 
 TEST_CASE("peers: a pair that hangs is named, and a second probe tests the remaining pairs") {
   Found found;
-  // A probe that gets no core for so long looks like one that hangs: then again, with a longer limit.
+  // A slow probe looks like one that hangs. If that happens, try again with a longer limit.
   for (const char* const seconds : {"1", "8", "64"}) {
     SimulatedGpus machine(4);
     let_probe_find("all,2-1=hangs");
