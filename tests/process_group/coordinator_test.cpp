@@ -1,5 +1,5 @@
-// The rendezvous server alone: the ranks are connections of the test, so that every message is seen. Where the fake time
-// stands still, no time limit ends a connection.
+// The rendezvous server alone: the ranks are connections of the test, so that every message is seen. Where the fake
+// time stands still, no time limit ends a connection.
 #include "engine/process_group/coordinator.h"
 
 #include <atomic>

@@ -139,7 +139,8 @@ bool names_missing_rank() {
 
 }  // namespace
 
-// The timeout is real. If a thread of rank 0 does not run for two seconds, the run ends in another way, so it is repeated.
+// The timeout is real. If a thread of rank 0 does not run for two seconds, the run ends in another way, so it is
+// repeated.
 TEST_CASE("launchers: a rank that does not join is named after the timeout") {
   bool named = false;
   for (int tries = 0; tries < 3 && !named; ++tries) named = names_missing_rank();

@@ -14,8 +14,9 @@
 
 namespace dp::test {
 
-// A free port, from a range that the system does not use by itself. Each process begins its search at another port. This
-// process keeps a bound socket, which does not listen, so that no other test gets the port before the process ends.
+// A free port, from a range that the system does not use by itself. Each process begins its search at another port.
+// This process keeps a bound socket, which does not listen, so that no other test gets the port before the process
+// ends.
 inline std::string free_port() {
   constexpr int kFirst = 20000, kCount = 10000;
   static int next = static_cast<int>(::getpid()) * 61 % kCount;

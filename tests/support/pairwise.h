@@ -10,8 +10,8 @@
 
 namespace dp::test {
 
-// Returns combinations in which any two values of different factors occur together at least once. `sizes`: the number of
-// values of each factor. A combination has the index of a value for each factor. The result is always the same.
+// Returns combinations in which any two values of different factors occur together at least once. `sizes`: the number
+// of values of each factor. A combination has the index of a value for each factor. The result is always the same.
 template <std::size_t Factors>
 std::vector<std::array<std::size_t, Factors>> pairwise(const std::array<std::size_t, Factors>& sizes) {
   using Value = std::pair<std::size_t, std::size_t>;  // factor, index

@@ -99,9 +99,10 @@ struct DatasetPair {
 // list names one twice.
 DatasetPair with_classes(const DatasetPair& data, const std::vector<std::string>& classes);
 
-// Divides a data set into training and test images. Of each class, `share` of the images are for testing: rounded, but at
-// least one, and never all. A class with a single image has no test image. The seed and the position in the data set
-// choose the images; both parts keep its order. Error(usage) unless 0 < share < 1. Error(data) if there is no test image.
+// Divides a data set into training and test images. Of each class, `share` of the images are for testing: rounded, but
+// at least one, and never all. A class with a single image has no test image. The seed and the position in the data set
+// choose the images; both parts keep its order. Error(usage) unless 0 < share < 1. Error(data) if there is no test
+// image.
 DatasetPair split_off(const std::shared_ptr<const Dataset>& dataset, double share, std::uint64_t seed = 42);
 
 namespace datasets {
