@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests ./dev test: its summary for a small project, which counts skipped tests by reason; outcomes that change between
-# runs; and --data.
+# runs; --data; and --repeat with --load.
 set -euo pipefail
 source=$1
 # shellcheck source=tests/dev/summary.sh
@@ -78,3 +78,41 @@ if said=$(dev_test missing); then exit 1; fi
 [[ $said == *missing* && $said != *cmake* ]] || { echo "$said"; exit 1; }
 if said=$(dev_test data); then exit 1; fi
 [[ $said == *"cmake sees $folder/data"* ]] || { echo "$said"; exit 1; }
+
+# --repeat and --load, in a copy of dev whose ctest fails one of two tests in the second run.
+mkdir -p "$folder/copy/tests/dev" "$folder/copy/build/release/Testing/Temporary" "$folder/repeat"
+touch "$folder/copy/build/release/Testing/Temporary/LastTest.log"
+cp "$source/dev" "$folder/copy/"
+cp "$source/tests/dev/summary.sh" "$folder/copy/tests/dev/"
+printf '#!/bin/sh\nexit 0\n' >"$folder/repeat/cmake"
+# Adds a line to "$folder/calls": its arguments, then the number of processes of dev. One of these becomes tee.
+cat >"$folder/repeat/ctest" <<SH
+#!/bin/sh
+echo "call \$\$"
+until grep -qx "call \$\$" build/release/ctest.log; do sleep 0.01; done
+echo "\$* \$(cat /proc/[0-9]*/cmdline 2>/dev/null | grep -acz '^$folder/copy/dev\$')" >>"$folder/calls"
+run=\$(grep -c . "$folder/calls")
+echo '1/2 Test #1: small: passes ....   Passed    0.01 sec'
+if [ \$run = 2 ]; then
+  printf '2/2 Test #2: small: turns ....***Failed    0.01 sec\n\n50%% tests passed, 1 tests failed out of 2\n'
+  printf 'The following tests FAILED:\n\t  2 - small: turns (Failed)\nErrors while running CTest\n'
+  exit 8
+fi
+printf '2/2 Test #2: small: turns ....   Passed    0.01 sec\n\n100%% tests passed, 0 tests failed out of 2\n'
+SH
+chmod +x "$folder/repeat/cmake" "$folder/repeat/ctest"
+repeat_test() { PATH="$folder/repeat:$PATH" DP_SKIP_DEPS=1 "$folder/copy/dev" test --repeat "$@" 2>&1; }
+if summary=$(repeat_test 3 --load); then echo 'a changed outcome passes'; exit 1; fi
+cores=$(nproc)
+expect "== release: beside $cores busy cores, $((4 * cores)) tests at once"
+expect '== release, run 1: 100% tests passed, 0 tests failed out of 2'
+expect '== release, run 2: 50% tests passed, 1 tests failed out of 2'
+expect '== release: failed: 2 - small: turns \(Failed\)'
+expect '== release: not always the same: small: turns: 2 Passed, 1 Failed'
+expect '== release: 1 tests changed their outcome in 3 runs'
+[[ $(grep -c -- "-j $((4 * cores)) .*-L ^fast" "$folder/calls") == 3 ]] || { cat "$folder/calls"; exit 1; }
+loaded=$(sed -n '1s/.* //p' "$folder/calls")
+summary=$(repeat_test 2) || { printf 'the same outcomes fail:\n%s\n' "$summary"; exit 1; }
+expect '== release: 0 tests changed their outcome in 2 runs'
+unloaded=$(sed -n '4s/.* //p' "$folder/calls")
+[[ $((loaded - unloaded)) == "$cores" ]] || { echo "busy processes: $loaded with --load, $unloaded without"; exit 1; }
