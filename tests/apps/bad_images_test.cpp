@@ -157,7 +157,7 @@ TEST_CASE("check-data lists every bad image, and reads every data set") {
   check_bad_input({{"check-data", "--epochs", "3"}, 2, {"epochs"}}, temp.path());
 }
 
-TEST_CASE("--val-split trains without val/, --image-size on small images, and a resumed run keeps both",
+TEST_CASE("a run with --val-split trains without val/, with --image-size on small images, and keeps both when resumed",
           "[processes]") {
   const TemporaryFolder temp;
   write_images(temp);
