@@ -116,6 +116,26 @@ ModelBuilder::Node ModelBuilder::batch_norm2d(const std::string& name, Node x, c
   return node;
 }
 
+ModelBuilder::Node ModelBuilder::group_norm(const std::string& name, Node x, const GroupNorm& options) {
+  const Shape in = shape_of(x, name);
+  if (in.rank() != 3) fail(name, "group normalisation requires an input of (C, H, W), not " + to_string(in));
+  if (options.groups < 1 || in[0] % options.groups != 0)
+    fail(name, std::to_string(options.groups) + " groups do not divide " + std::to_string(in[0]) + " channels");
+  if (in.numel() == options.groups) fail(name, "a group of one value has no variance");
+  if (!(options.eps > 0)) fail(name, "eps must be positive");
+  const Node node = append(name, options, {x.index}, in);
+  if (!options.affine) return node;
+  parameter(name + ".weight", Shape{in[0]}, node, {InitKind::constant, 1});
+  parameter(name + ".bias", Shape{in[0]}, node, {InitKind::constant, 0});
+  return node;
+}
+
+ModelBuilder::Node ModelBuilder::instance_norm2d(const std::string& name, Node x, const InstanceNorm2d& options) {
+  const Shape in = shape_of(x, name);
+  if (in.rank() != 3) fail(name, "instance normalisation requires an input of (C, H, W), not " + to_string(in));
+  return group_norm(name, x, {.groups = in[0], .eps = options.eps, .affine = options.affine});
+}
+
 ModelBuilder::Node ModelBuilder::linear(const std::string& name, Node x, const Linear& options) {
   const Shape in = shape_of(x, name);
   if (in.rank() != 1)

@@ -12,6 +12,7 @@ namespace dp::engine {
 void forward_conv(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_linear(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_norm(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void forward_group_norm(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_max_pool(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_avg_pool(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_add(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
@@ -23,6 +24,7 @@ void forward_dropout(Planner& plan, const Node& node, const PlanValue& x, NodeRe
 // their gradients, and marks those of parameters as finished.
 void backward_conv(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_linear(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+void backward_group_norm(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_max_pool(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_avg_pool(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_add(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);

@@ -7,16 +7,11 @@
 namespace dp::engine {
 namespace {
 
-// Visits the layers in order. Skips layers that do nothing at run time.
-class Fuser {
+// The layers of a model, who reads them, and which of them are in a node.
+class Layers {
  public:
-  Fuser(const Model& model, bool dropout)
-      : model_(model),
-        dropout_(dropout),
-        readers_(count()),
-        taken_(count()),
-        joins_(count(), -1),
-        node_of_(count(), -1) {
+  Layers(const Model& model, bool dropout)
+      : model_(model), dropout_(dropout), readers_(count()), taken_(count()), joins_(count(), -1) {
     for (std::size_t i = 0; i < count(); ++i)
       for (const int input : model.layers()[i].inputs) readers_[index(input)].push_back(static_cast<int>(i));
     for (std::size_t i = 0; i + 1 < count(); ++i)
@@ -26,22 +21,7 @@ class Fuser {
     find_joins();
   }
 
-  std::vector<Node> run() {
-    for (std::size_t i = 0; i < count(); ++i) {
-      if (taken_[i]) continue;
-      if (inactive(i)) {
-        if (i > 0) node_of_[i] = node_of_[index(layer(i).inputs[0])];
-        continue;
-      }
-      if (joins_[i] >= 0) continue;  // a normalisation that is fused into its addition
-      make_node(i);
-    }
-    if (nodes_.empty())
-      throw Error(ErrorCode::usage, "model '" + model_.name() + "' has no layer that computes anything");
-    return std::move(nodes_);
-  }
-
- private:
+ protected:
   static std::size_t index(int i) { return static_cast<std::size_t>(i); }
   std::size_t count() const { return model_.layers().size(); }
   const Layer& layer(std::size_t i) const { return model_.layers()[i]; }
@@ -92,7 +72,46 @@ class Fuser {
     node.dropout = kernels::DropoutSpec{std::get<Dropout>(layer(i).kind).p, static_cast<std::uint32_t>(layer(i).key)};
     take(node, i, layer(i).name);
   }
+  void attach_parameters(Node& node, std::size_t at, bool bias) const {
+    const auto& parameters = model_.parameters();
+    node.layer = static_cast<int>(at);
+    for (std::size_t i = 0; i < parameters.size(); ++i)
+      if (parameters[i].layer == static_cast<int>(at)) {
+        node.weight = static_cast<int>(i);
+        if (bias) node.bias = static_cast<int>(i) + 1;
+        return;
+      }
+  }
 
+  const Model& model_;
+  const bool dropout_;
+  std::vector<std::vector<int>> readers_;
+  std::vector<char> taken_;
+  std::vector<int> joins_;  // per layer; of a normalisation: the addition that it is fused into
+  std::size_t last_ = 0;    // last layer appended
+};
+
+// Makes the nodes in the order of their first layers. Skips layers that do nothing at run time.
+class Fuser : Layers {
+ public:
+  Fuser(const Model& model, bool dropout) : Layers(model, dropout), node_of_(count(), -1) {}
+
+  std::vector<Node> run() {
+    for (std::size_t i = 0; i < count(); ++i) {
+      if (taken_[i]) continue;
+      if (inactive(i)) {
+        if (i > 0) node_of_[i] = node_of_[index(layer(i).inputs[0])];
+        continue;
+      }
+      if (joins_[i] >= 0) continue;  // a normalisation that is fused into its addition
+      make_node(i);
+    }
+    if (nodes_.empty())
+      throw Error(ErrorCode::usage, "model '" + model_.name() + "' has no layer that computes anything");
+    return std::move(nodes_);
+  }
+
+ private:
   void make_node(std::size_t i) {
     Node node{};
     for (const int input : layer(i).inputs) node.inputs.push_back(node_of_[index(input)]);
@@ -121,6 +140,14 @@ class Fuser {
   }
   void fill(Node& node, const BatchNorm2d&, std::size_t i) {
     make_norm(node, i);
+    node.relu = take_relu(node);
+  }
+  void fill(Node& node, const GroupNorm& norm, std::size_t i) {
+    node.kind = NodeKind::group_norm;
+    node.groups = norm.groups;
+    node.eps = norm.eps;
+    attach_parameters(node, i, norm.affine);
+    take(node, i, layer(i).name);
     node.relu = take_relu(node);
   }
   void fill(Node& node, const Add&, std::size_t i) {
@@ -187,25 +214,8 @@ class Fuser {
     if (reader >= 0 && is<Dropout>(index(reader)) && !inactive(index(reader))) take_dropout(node, index(reader));
   }
 
-  void attach_parameters(Node& node, std::size_t at, bool bias) const {
-    const auto& parameters = model_.parameters();
-    node.layer = static_cast<int>(at);
-    for (std::size_t i = 0; i < parameters.size(); ++i)
-      if (parameters[i].layer == static_cast<int>(at)) {
-        node.weight = static_cast<int>(i);
-        if (bias) node.bias = static_cast<int>(i) + 1;
-        return;
-      }
-  }
-
-  const Model& model_;
-  const bool dropout_;
-  std::vector<std::vector<int>> readers_;
-  std::vector<char> taken_;
-  std::vector<int> joins_;    // per layer; of a normalisation: the addition that it is fused into
   std::vector<int> node_of_;  // per layer whose result is stored: the node that writes it
   std::vector<Node> nodes_;
-  std::size_t last_ = 0;  // last layer appended
   int norms_ = 0;
 };
 

@@ -11,10 +11,10 @@
 
 namespace dp::engine {
 
-// Groups: conv+ReLU, linear+ReLU, ReLU+pool+dropout, and batch normalisation with the addition and the ReLU that follow
-// it.
+// Fused are: conv+ReLU, linear+ReLU, group normalisation+ReLU, ReLU+pool+dropout, and batch normalisation with the
+// addition and the ReLU that follow it.
 
-enum class NodeKind { conv, linear, norm, add, max_pool, avg_pool, relu, activation, dropout };
+enum class NodeKind { conv, linear, norm, group_norm, add, max_pool, avg_pool, relu, activation, dropout };
 
 struct Node {
   NodeKind kind;
@@ -23,7 +23,8 @@ struct Node {
   Shape input, output;                          // per sample; a linear node may read (C,H,W)
   bool relu = false;                            // the node ends with a ReLU; a max_pool node begins with it
   kernels::Window window{};                     // conv, pools
-  std::int64_t groups = 1;                      // conv
+  std::int64_t groups = 1;                      // conv, group_norm
+  double eps = 0;                               // group_norm
   bool global = false;                          // avg_pool: over the whole image
   std::optional<kernels::DropoutSpec> dropout;  // of a dropout node, or fused into max_pool
   std::optional<Function> function;             // of an activation

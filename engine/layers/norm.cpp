@@ -1,4 +1,5 @@
-// Batch normalisation: the statistics of a shard, their merge over all shards, and the steps that use them.
+// Normalisation. Of a batch: the statistics of a shard, their merge over all shards, and the steps that use them. Of
+// groups of channels: one step in each direction.
 #include "engine/layers/layers.h"
 
 namespace dp::engine {
@@ -187,6 +188,44 @@ void backward_norm(Planner& plan, const Node& node, const NodeResult& result, st
   plan.gradients.store(node.name + " bias", node.bias, db);
 
   finish(plan, node, result, dz, node.relu && !writes);
+}
+
+void forward_group_norm(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
+  result.x = plan.as(plan.forward, node.name, x, plan.computed(x.desc));
+  result.y = plan.new_value(result.x.desc);
+  result.saved = plan.new_doubles(2 * plan.options.batch * node.groups);
+  const bool affine = node.weight >= 0;
+  plan.add(plan.forward, node.name, "",
+           plan.make(GroupNormForward{result.x.desc, node.groups, node.eps, affine, node.relu}),
+           {.x = result.x.where,
+            .weight = plan.parameter_place(node.weight),
+            .bias = plan.parameter_place(node.bias),
+            .y = result.y.where,
+            .stats = result.saved.where});
+}
+
+void backward_group_norm(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result) {
+  const bool affine = node.weight >= 0;
+  PlanValue dw, db;
+  if (affine) {
+    const TensorDesc channels = plan.channels_desc(node.output[0]);
+    dw = plan.gradients.target(node.weight, channels), db = plan.gradients.target(node.bias, channels);
+  }
+  const PlanValue dx = plan.gradients.in_place_or_new(dy);
+  plan.add(plan.backward, node.name, "backward", plan.make(GroupNormBackward{result.x.desc, node.groups, affine}),
+           {.dy = dy.value.where,
+            .x = result.x.where,
+            .weight = plan.parameter_place(node.weight),
+            .stats = result.saved.where,
+            .dx = dx.where,
+            .dweight = dw.where,
+            .dbias = db.where});
+  if (affine) {
+    plan.gradients.store(node.name + " weight", node.weight, dw);
+    plan.gradients.store(node.name + " bias", node.bias, db);
+    plan.gradients.finished(node.weight, node.bias);
+  }
+  plan.gradients.give(node.inputs[0], dx, true);
 }
 
 }  // namespace dp::engine

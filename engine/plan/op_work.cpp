@@ -36,6 +36,13 @@ double plain_bytes(const PlanStep& step) {
     for (const TensorDesc& tensor : tensors) bytes += static_cast<double>(tensor.layout.bytes);
     return bytes;
   }
+  const int known = std::visit(
+      []<typename D>(const D&) {
+        if constexpr (requires { D::kActivations; }) return D::kActivations;
+        return 0;
+      },
+      step.desc);
+  if (known > 0) return static_cast<double>(tensors.front().layout.bytes) * known;
   // Descriptors of batch normalisation and elementwise ops contain one tensor for all tensors of the same layout. The
   // statistics of a normalisation, also in the activation arena, do not count.
   int activations = 0;

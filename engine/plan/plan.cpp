@@ -20,6 +20,7 @@ void forward_node(Planner& plan, const Node& node, NodeResult& result) {
     case NodeKind::conv: return forward_conv(plan, node, x, result);
     case NodeKind::linear: return forward_linear(plan, node, x, result);
     case NodeKind::norm: return forward_norm(plan, node, x, result);
+    case NodeKind::group_norm: return forward_group_norm(plan, node, x, result);
     case NodeKind::max_pool: return forward_max_pool(plan, node, x, result);
     case NodeKind::avg_pool: return forward_avg_pool(plan, node, x, result);
     case NodeKind::add: return forward_add(plan, node, x, result);
@@ -38,6 +39,7 @@ void backward_node(Planner& plan, const Node& node, const NodeResult& result, st
   switch (node.kind) {
     case NodeKind::conv: return backward_conv(plan, node, dy, result);
     case NodeKind::linear: return backward_linear(plan, node, dy, result);
+    case NodeKind::group_norm: return backward_group_norm(plan, node, dy, result);
     case NodeKind::max_pool: return backward_max_pool(plan, node, dy, result);
     case NodeKind::avg_pool: return backward_avg_pool(plan, node, dy, result);
     case NodeKind::add: return backward_add(plan, node, dy, result);

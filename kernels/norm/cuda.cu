@@ -7,24 +7,8 @@
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr int kChunk = 4;  // rows that a thread loads at once
 // In a large tensor a thread takes several rows, which amortises the coefficients.
-constexpr NormLimits kLimits{.threads = kNormThreads, .chunk = kChunk, .blocks = 4096, .channels = kNormChannels};
-
-// Calls prepare(channel, slot) once for each channel of this block. A barrier must follow.
-template <int kWidth, typename Prepare>
-__device__ __forceinline__ void each_channel(const NormCut& cut, const Prepare& prepare) {
-  const unsigned first = blockIdx.x % cut.tiles * cut.lanes * kWidth;
-  for (unsigned slot = threadIdx.x; slot < cut.lanes * kWidth && first + slot < cut.channels; slot += kNormThreads)
-    prepare(first + slot, slot);
-}
-
-template <int kWidth>
-__device__ __forceinline__ Pack<kWidth> own_numbers(const float (&numbers)[kNormChannels], const NormCut& cut) {
-  Pack<kWidth> own;
-  for (int k = 0; k < kWidth; ++k) own.v[k] = numbers[threadIdx.x % cut.lanes * kWidth + k];
-  return own;
-}
+constexpr NormLimits kLimits{.threads = kNormThreads, .chunk = kNormChunk, .blocks = 4096, .channels = kNormChannels};
 
 // y = x normalised, plus the addend
 template <typename T, int kWidth, bool kChannelsLast, bool kAdd>
@@ -41,12 +25,12 @@ __global__ void __launch_bounds__(kNormThreads)
   __syncthreads();
   const Pack<kWidth> shift = own_numbers<kWidth>(shifts, cut), scale = own_numbers<kWidth>(scales, cut),
                      offset = own_numbers<kWidth>(offsets, cut);
-  const NormSpot spot = norm_spot<kWidth>(cut);
-  for (unsigned row = spot.row; row < spot.end; row += kChunk * spot.step) {
-    Pack<kWidth> values[kChunk], added[kChunk];
+  const NormSpot spot = norm_spot<kWidth>(cut, blockIdx.x);
+  for (unsigned row = spot.row; row < spot.end; row += kNormChunk * spot.step) {
+    Pack<kWidth> values[kNormChunk], added[kNormChunk];
     load_rows<kWidth, kChannelsLast>(x, cut, spot, row, values);
     if constexpr (kAdd) load_rows<kWidth, kChannelsLast>(addend, cut, spot, row, added);
-    for (int i = 0; i < kChunk; ++i)
+    for (int i = 0; i < kNormChunk; ++i)
       for (int k = 0; k < kWidth; ++k) {
         float value = normalized(values[i].v[k], shift.v[k], scale.v[k], offset.v[k]);
         if constexpr (kAdd) value += added[i].v[k];
@@ -84,13 +68,13 @@ __global__ void __launch_bounds__(kNormThreads)
   __syncthreads();
   const Pack<kWidth> shift = own_numbers<kWidth>(shifts, cut), scale = own_numbers<kWidth>(scales, cut),
                      slope = own_numbers<kWidth>(slopes, cut), offset = own_numbers<kWidth>(offsets, cut);
-  const NormSpot spot = norm_spot<kWidth>(cut);
-  for (unsigned row = spot.row; row < spot.end; row += kChunk * spot.step) {
-    Pack<kWidth> gradients[kChunk], values[kChunk], outputs[kChunk];
+  const NormSpot spot = norm_spot<kWidth>(cut, blockIdx.x);
+  for (unsigned row = spot.row; row < spot.end; row += kNormChunk * spot.step) {
+    Pack<kWidth> gradients[kNormChunk], values[kNormChunk], outputs[kNormChunk];
     load_rows<kWidth, kChannelsLast>(dy, cut, spot, row, gradients);
     load_rows<kWidth, kChannelsLast>(x, cut, spot, row, values);
     if constexpr (kRelu) load_rows<kWidth, kChannelsLast>(y, cut, spot, row, outputs);
-    for (int i = 0; i < kChunk; ++i)
+    for (int i = 0; i < kNormChunk; ++i)
       for (int k = 0; k < kWidth; ++k) {
         float gradient = gradients[i].v[k];
         if constexpr (kRelu) gradient = outputs[i].v[k] > 0 ? gradient : 0.f;

@@ -17,6 +17,7 @@ namespace dp::kernels::cuda {
 // the layout, and whether packs are aligned.
 
 inline constexpr unsigned kNormThreads = 256;
+inline constexpr int kNormChunk = 4;                       // rows that a thread of an affine step loads at once
 inline constexpr unsigned kNormLanes = 32;                 // at most
 inline constexpr unsigned kNormChannels = 4 * kNormLanes;  // per block, at most
 
@@ -55,16 +56,16 @@ inline NormCut cut_norm(const TensorDesc& x, unsigned width, const NormLimits& l
   return cut;
 }
 
-// Work of a thread: kWidth channels from `channel` on, and rows row, row + step, ...
+// Work of a thread in a block of the cut: kWidth channels from `channel` on, and rows row, row + step, ...
 // below `end`. `end` is 0 for a thread past the last channel.
 struct NormSpot {
   unsigned channel, row, end, step, part;
 };
 template <int kWidth, unsigned kThreads = kNormThreads>
-__device__ __forceinline__ NormSpot norm_spot(const NormCut& cut) {
+__device__ __forceinline__ NormSpot norm_spot(const NormCut& cut, unsigned block) {
   NormSpot spot;
-  spot.part = blockIdx.x / cut.tiles;
-  spot.channel = (blockIdx.x % cut.tiles * cut.lanes + threadIdx.x % cut.lanes) * kWidth;
+  spot.part = block / cut.tiles;
+  spot.channel = (block % cut.tiles * cut.lanes + threadIdx.x % cut.lanes) * kWidth;
   spot.row = spot.part * cut.part_rows + threadIdx.x / cut.lanes;
   spot.end = spot.channel < cut.channels ? spot.part * cut.part_rows + cut.part_size(spot.part) : 0;
   spot.step = kThreads / cut.lanes;
@@ -121,6 +122,23 @@ __device__ __forceinline__ float normalized(float x, float shift, float scale, f
   return fmaf(x - shift, scale, offset);
 }
 __device__ __forceinline__ float rectified(float x) { return x < 0 ? 0.f : x; }  // lets NaN through
+
+// An affine step computes the coefficients of its channels once per block.
+
+// Calls prepare(channel, slot) once for each channel of this block. A barrier must follow.
+template <int kWidth, typename Prepare>
+__device__ __forceinline__ void each_channel(const NormCut& cut, const Prepare& prepare) {
+  const unsigned first = blockIdx.x % cut.tiles * cut.lanes * kWidth;
+  for (unsigned slot = threadIdx.x; slot < cut.lanes * kWidth && first + slot < cut.channels; slot += kNormThreads)
+    prepare(first + slot, slot);
+}
+
+template <int kWidth>
+__device__ __forceinline__ Pack<kWidth> own_numbers(const float (&numbers)[kNormChannels], const NormCut& cut) {
+  Pack<kWidth> own;
+  for (int k = 0; k < kWidth; ++k) own.v[k] = numbers[threadIdx.x % cut.lanes * kWidth + k];
+  return own;
+}
 
 inline Launch over_parts(const char* kernel, const NormCut& cut, cudaStream_t stream, unsigned threads = kNormThreads) {
   return {kernel, dim3(cut.tiles * cut.parts), dim3(threads), stream};

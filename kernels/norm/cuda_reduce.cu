@@ -38,7 +38,7 @@ template <typename T, int kWidth, bool kChannelsLast>
 __global__ void __launch_bounds__(kReduceThreads, kReduceResident)
     moments_kernel(const T* x, double* parts, unsigned* counters, MomentsEnd end, NormCut cut) {
   DP_SHARED(float, pivots, [kReducedChannels]);
-  const NormSpot spot = norm_spot<kWidth, kReduceThreads>(cut);
+  const NormSpot spot = norm_spot<kWidth, kReduceThreads>(cut, blockIdx.x);
   Pack<kWidth> pivot{};
   if (spot.channel < cut.channels && cut.rows > 0) pivot = pivots_of<kWidth, kChannelsLast>(x, cut, spot.channel);
   if (threadIdx.x < cut.lanes)
@@ -113,7 +113,7 @@ template <typename T, int kWidth, bool kChannelsLast, bool kRelu, bool kSecond>
 __global__ void __launch_bounds__(kReduceThreads, kReduceResident)
     sums_kernel(const T* dy, const T* dy2, const T* x, const T* y, double* parts, unsigned* counters, SumsEnd end,
                 T* dz, NormCut cut) {
-  const NormSpot spot = norm_spot<kWidth, kReduceThreads>(cut);
+  const NormSpot spot = norm_spot<kWidth, kReduceThreads>(cut, blockIdx.x);
   double sum[kWidth] = {}, product[kWidth] = {};  // of dz, of dz * (x - shift)
   Pack<kWidth> shift{};
   if (spot.channel < cut.channels)

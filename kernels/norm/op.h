@@ -1,5 +1,5 @@
-// Batch normalisation over N,H,W of each channel, split into several ops so that the statistics can cover one shard or
-// several (docs/decisions/0013).
+// Normalisation. Batch normalisation is over N,H,W of each channel. It is split into several ops so that the statistics
+// can cover one shard or several (docs/decisions/0013).
 //
 // Moments of one part of a batch are 1 + 2C doubles: the count, the mean of each channel, and each channel's sum of
 // squared deviations from its mean. All are zero for an empty part. Stats are 1 + 2C doubles: the count, the mean of
@@ -147,5 +147,47 @@ struct BatchNormBackward {
   }
 };
 DP_ON_EVERY_BACKEND(BatchNormBackward);
+
+// Group normalisation. The channels of each sample are split into `groups` of equal size; each group is normalised over
+// its channels, H and W.
+
+inline void check_groups(const OpCheck& op, const TensorDesc& x, std::int64_t groups) {
+  check_norm(op, x);
+  op.require(groups >= 1 && x.shape[1] % groups == 0, "the groups do not divide the channels");
+}
+
+// y = (x - mean) * inv_std, times weight plus bias if affine, then max(0, y) if relu. `stats` are the mean and inv_std
+// = 1/sqrt(biased variance + eps) of each sample and group: 2 * N * groups doubles. y has x's layout.
+struct GroupNormForward {
+  static constexpr const char* kName = "group_norm_forward";
+  static constexpr int kActivations = 2;  // that it reads or writes, of x's size
+  DP_ARGS(x, weight, bias, y, stats);     // weight, bias: null unless affine
+  TensorDesc x;
+  std::int64_t groups = 1;
+  double eps = 1e-5;
+  bool affine = true;
+  bool relu = false;
+
+  void check(const OpCheck& op) const {
+    check_groups(op, x, groups);
+    op.require(eps >= 0, "eps must not be negative");
+  }
+};
+DP_ON_EVERY_BACKEND(GroupNormForward);
+
+// dx = inv_std * (g - S1 / count - xhat * S2 / count), where g = dy * weight, xhat = (x - mean) * inv_std; S1 and S2
+// are the sums of g and g * xhat over the `count` values of the group. dweight and dbias are the sums of dy * xhat and
+// dy over N,H,W. dy and dx have x's layout; dx may alias dy.
+struct GroupNormBackward {
+  static constexpr const char* kName = "group_norm_backward";
+  static constexpr int kActivations = 3;
+  DP_ARGS(dy, x, weight, stats, dx, dweight, dbias);  // weight, dweight, dbias: null unless affine
+  TensorDesc x;
+  std::int64_t groups = 1;
+  bool affine = true;
+
+  void check(const OpCheck& op) const { check_groups(op, x, groups); }
+};
+DP_ON_EVERY_BACKEND(GroupNormBackward);
 
 }  // namespace dp::kernels

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 #include <vector>
 
@@ -208,6 +209,76 @@ class BackwardOp final : public NormOp<BatchNormBackward> {
   }
 };
 
+// Base of the ops that normalise groups of channels. A group of a sample is contiguous.
+template <typename Desc>
+class GroupOp : public NormOp<Desc> {
+ protected:
+  explicit GroupOp(const Desc& desc) : NormOp<Desc>(desc), size_(this->channels_ / desc.groups * this->pixels_) {}
+
+  // Calls visit(group, first element) for each group of each sample. Groups are counted over all samples.
+  template <typename Visit>
+  void each_group(const Visit& visit) const {
+    for (std::int64_t i = 0; i < this->shape(0)[0] * this->desc_.groups; ++i) visit(i, i * size_);
+  }
+  std::size_t channel_of(std::int64_t element) const {
+    return static_cast<std::size_t>(element / this->pixels_ % this->channels_);
+  }
+
+  std::int64_t size_;  // of a group
+};
+
+class GroupForwardOp final : public GroupOp<GroupNormForward> {
+ public:
+  explicit GroupForwardOp(const GroupNormForward& desc) : GroupOp(desc) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GroupNormForward>(pointers);
+    const double *x = f64(args.x), *weight = f64(args.weight), *bias = f64(args.bias);
+    double *y = f64(args.y), *stats = f64(args.stats);
+    each_group([&](std::int64_t group, std::int64_t begin) {
+      double mean = 0, variance = 0;
+      for (std::int64_t i = begin; i < begin + size_; ++i) mean += x[i] / static_cast<double>(size_);
+      for (std::int64_t i = begin; i < begin + size_; ++i)
+        variance += (x[i] - mean) * (x[i] - mean) / static_cast<double>(size_);
+      const double inv_std = 1 / std::sqrt(variance + desc_.eps);
+      stats[2 * group] = mean, stats[2 * group + 1] = inv_std;
+      for (std::int64_t i = begin; i < begin + size_; ++i) {
+        double value = (x[i] - mean) * inv_std;
+        if (desc_.affine) value = value * weight[channel_of(i)] + bias[channel_of(i)];
+        y[i] = desc_.relu && value < 0 ? 0 : value;
+      }
+    });
+  }
+};
+
+class GroupBackwardOp final : public GroupOp<GroupNormBackward> {
+ public:
+  explicit GroupBackwardOp(const GroupNormBackward& desc) : GroupOp(desc) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<GroupNormBackward>(pointers);
+    const double *dy = f64(args.dy), *x = f64(args.x), *weight = f64(args.weight), *stats = f64(args.stats);
+    double *dx = f64(args.dx), *dweight = f64(args.dweight), *dbias = f64(args.dbias);
+    if (desc_.affine) std::fill_n(dweight, channels_, 0.0), std::fill_n(dbias, channels_, 0.0);
+    each_group([&](std::int64_t group, std::int64_t begin) {
+      const double mean = stats[2 * group], inv_std = stats[2 * group + 1];
+      const auto normalised = [&](std::int64_t i) { return (x[i] - mean) * inv_std; };
+      const auto gradient = [&](std::int64_t i) { return desc_.affine ? dy[i] * weight[channel_of(i)] : dy[i]; };
+      double sum = 0, product = 0;
+      for (std::int64_t i = begin; i < begin + size_; ++i) {
+        sum += gradient(i);
+        product += gradient(i) * normalised(i);
+        if (!desc_.affine) continue;
+        dbias[channel_of(i)] += dy[i];
+        dweight[channel_of(i)] += dy[i] * normalised(i);
+      }
+      const auto count = static_cast<double>(size_);
+      for (std::int64_t i = begin; i < begin + size_; ++i)
+        dx[i] = inv_std * (gradient(i) - sum / count - normalised(i) * product / count);
+    });
+  }
+};
+
 }  // namespace
 
 std::unique_ptr<HostOp> make(const BatchNormMoments& desc) { return std::make_unique<MomentsOp>(desc); }
@@ -218,5 +289,7 @@ std::unique_ptr<HostOp> make(const BatchNormFold& desc) { return std::make_uniqu
 std::unique_ptr<HostOp> make(const BatchNormForward& desc) { return std::make_unique<ForwardOp>(desc); }
 std::unique_ptr<HostOp> make(const BatchNormBackwardSums& desc) { return std::make_unique<BackwardSumsOp>(desc); }
 std::unique_ptr<HostOp> make(const BatchNormBackward& desc) { return std::make_unique<BackwardOp>(desc); }
+std::unique_ptr<HostOp> make(const GroupNormForward& desc) { return std::make_unique<GroupForwardOp>(desc); }
+std::unique_ptr<HostOp> make(const GroupNormBackward& desc) { return std::make_unique<GroupBackwardOp>(desc); }
 
 }  // namespace dp::kernels::reference

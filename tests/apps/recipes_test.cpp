@@ -22,6 +22,7 @@ struct Describe {
                        c.groups > 1 ? fmt::format(", {} groups", c.groups) : "", c.bias ? ", bias" : "");
   }
   std::string operator()(const BatchNorm2d& n) const { return fmt::format("norm {:g} {:g}", n.eps, n.momentum); }
+  std::string operator()(const GroupNorm& n) const { return fmt::format("{} groups {:g}", n.groups, n.eps); }
   std::string operator()(const Add&) const { return "add"; }
   std::string operator()(const Linear& l) const {
     return fmt::format("linear {}{}", l.out_features, l.bias ? ", bias" : "");

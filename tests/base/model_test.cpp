@@ -170,6 +170,45 @@ TEST_CASE("invalid convolutions and normalisations are rejected with the name of
   for (const double momentum : {0.0, 1.0}) CHECK(norm({.momentum = momentum}) == "accepted");
   for (const double momentum : {-0.001, 1.001, std::nan("")})
     CHECK(norm({.momentum = momentum}) == "layer 'n': momentum must be in [0, 1]");
+  const auto group = [](const GroupNorm& options, const Shape& input = {4, 5, 9}) {
+    return refusal([&](ModelBuilder& m) { m.group_norm("n", m.input(), options); }, input);
+  };
+  CHECK(group({}, {7}) == "layer 'n': group normalisation requires an input of (C, H, W), not (7,)");
+  CHECK(group({.eps = 0}) == "layer 'n': eps must be positive");
+  for (const std::int64_t groups : {1, 2, 4}) CHECK(group({.groups = groups}) == "accepted");
+  for (const std::int64_t groups : {0, -1, 3, 8})
+    CHECK(group({.groups = groups}) == "layer 'n': " + std::to_string(groups) + " groups do not divide 4 channels");
+  CHECK(group({.groups = 2}, {4, 1, 1}) == "accepted");
+  CHECK(group({.groups = 4}, {4, 1, 1}) == "layer 'n': a group of one value has no variance");
+  const auto instance = [](const Shape& input) {
+    return refusal([&](ModelBuilder& m) { m.instance_norm2d("n", m.input()); }, input);
+  };
+  CHECK(instance({7}) == "layer 'n': instance normalisation requires an input of (C, H, W), not (7,)");
+  CHECK(instance({3, 1, 1}) == "layer 'n': a group of one value has no variance");
+}
+
+TEST_CASE(
+    "group normalisation has a weight and a bias unless affine is false, and instance normalisation only if it is "
+    "true") {
+  ModelBuilder m("groups", Shape{6, 4, 4});
+  auto x = m.group_norm("a", m.input(), {.groups = 3});
+  x = m.group_norm("b", x, {.groups = 2, .eps = 1e-3, .affine = false});
+  x = m.instance_norm2d("c", x);
+  const Model model = m.build(m.instance_norm2d("d", x, {.eps = 0.1, .affine = true}));
+  std::vector<std::string> names;
+  for (const ParameterSpec& parameter : model.parameters()) {
+    CHECK(parameter.shape == Shape{6});
+    CHECK(parameter.init.kind == InitKind::constant);
+    CHECK(parameter.init.value == (parameter.name.ends_with("weight") ? 1.0f : 0.0f));
+    names.push_back(parameter.name);
+  }
+  CHECK(names == std::vector<std::string>{"a.weight", "a.bias", "d.weight", "d.bias"});
+  CHECK(model.buffers().empty());
+  const auto norm_of = [&](std::size_t layer) { return std::get<GroupNorm>(model.layers()[layer].kind); };
+  CHECK((norm_of(2).groups == 2 && norm_of(2).eps == 1e-3));
+  CHECK((norm_of(3).groups == 6 && norm_of(3).eps == 1e-5 && !norm_of(3).affine));
+  CHECK((norm_of(4).groups == 6 && norm_of(4).eps == 0.1 && norm_of(4).affine));
+  CHECK(model.output() == Shape{6, 4, 4});
 }
 
 TEST_CASE("invalid pools, dropouts, linear layers and additions are rejected with the name of the layer") {

@@ -39,6 +39,7 @@ double golden_tolerance(DeviceKind kind, const std::string& name) {
       {"avg_pool2d", 1e-6, 2e-15},
       {"add", 3e-7, 0},
       {"batch_norm", 1.2e-6, 2e-13},
+      {"group_norm", 1.2e-6, 2e-13},
       {"norm_add_relu", 6e-7, 2e-15},
       {"block", 5e-6, 1e-14},
       {"cross_entropy", 2.5e-7, 1e-14},

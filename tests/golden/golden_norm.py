@@ -46,6 +46,24 @@ def batch_norm(shape, eps=1e-5, momentum=0.1, offset=0):
     }
 
 
+def group_norm(shape, groups, eps=1e-5, affine=True, offset=0):
+    """One group for each channel: instance normalisation."""
+    channels = shape[1]
+    x, dy = (uniform(*shape) + np.float32(offset)).astype(np.float32), uniform(*shape)
+    weight, bias = uniform(channels, low=0.5, high=2), uniform(channels)
+    xt, wt, bt = variable(x), variable(weight), variable(bias)
+    own = (wt, bt) if affine else (None, None)
+    if groups == channels:
+        y = F.instance_norm(xt, None, None, *own, eps=eps)
+    else:
+        y = F.group_norm(xt, groups, *own, eps=eps)
+    tensors = gradients(y, dy, x=xt, w=wt, b=bt) if affine else gradients(y, dy, x=xt)
+    return tensors | {
+        "x": x, "w": weight, "b": bias, "dy": dy, "y": y.detach().numpy(),
+        "settings": np.array([groups, eps, affine], np.float64),
+    }
+
+
 def norm_add_relu(shape):
     while True:
         x, addend, dy = uniform(*shape), uniform(*shape), uniform(*shape)
@@ -143,6 +161,11 @@ def all_layers():
             conv2d((2, 3, 12, 12), 16, 7, 2),
         ],
         "block": [block((3, 8, 6, 6), 8, 1), block((3, 8, 7, 7), 16, 2)],
+        "group_norm": [
+            group_norm((3, 6, 5, 4), 2), group_norm((2, 20, 3, 3), 5, eps=1e-3), group_norm((2, 16, 4, 4), 1, offset=50),
+            group_norm((2, 7, 5, 6), 7), group_norm((4, 8, 3, 3), 4, affine=False),
+            group_norm((3, 5, 4, 4), 5, eps=1e-2, affine=False),
+        ],
     }
     return {
         f"{group}.{i}.{name}": tensor

@@ -85,6 +85,26 @@ TEST_CASE("batch_norm2d with an addend and a ReLU equals PyTorch's three calls, 
   });
 }
 
+TEST_CASE("group_norm and instance_norm2d equal torch.nn.functional.group_norm and instance_norm") {
+  for_each_case(golden(), "group_norm", 6, [](OpRig& rig, const std::string& prefix) {
+    const std::vector<double> settings = golden().values(prefix + "settings").values;
+    GroupNormCase norm{
+        .groups = static_cast<std::int64_t>(settings[0]), .affine = settings[2] != 0, .eps = settings[1]};
+    norm.x = golden().values(prefix + "x");
+    norm.weight = golden().values(prefix + "w");
+    norm.bias = golden().values(prefix + "b");
+    norm.dy = golden().values(prefix + "dy");
+    for (const bool preferred : {false, true}) {
+      const GroupNormResult result = group_norm(rig, norm, preferred);
+      check(rig, result.y, prefix + "y");
+      check(rig, result.dx, prefix + "dx");
+      if (!norm.affine) continue;
+      check(rig, result.dweight, prefix + "dw");
+      check(rig, result.dbias, prefix + "db");
+    }
+  });
+}
+
 TEST_CASE("avg_pool2d equals torch.nn.functional.avg_pool2d and adaptive_avg_pool2d, forward and backward") {
   for_each_case(golden(), "avg_pool2d", 6, [](OpRig& rig, const std::string& prefix) {
     const kernels::Window window = window_of(golden(), prefix);

@@ -226,6 +226,29 @@ TEST_CASE("mixed precision: pools agree with the rounded reference, in every lay
     }
 }
 
+TEST_CASE("mixed precision: group normalisation has exact statistics and rounds its outputs") {
+  Random random(37, RandomUse::synthetic);
+  for (const Shape& shape : {Shape{7, 6, 3, 5}, Shape{6, 8, 5, 4}, Shape{5, 32, 4, 3}})
+    for (const std::int64_t groups : {std::int64_t{1}, std::int64_t{2}, shape[1]}) {
+      const NormCase values = random_norm(shape, false, false, false, random);
+      const GroupNormCase norm{
+          .x = values.x, .weight = values.weight, .bias = values.bias, .dy = values.dy, .groups = groups};
+      everywhere([&](OpRig& rig, OpRig& oracle) {
+        const GroupNormResult expected = group_norm(oracle, norm, false);
+        for (const bool preferred : {false, true}) {
+          INFO(to_string(shape) << " groups " << groups << " preferred " << preferred);
+          const GroupNormResult actual = group_norm(rig, norm, preferred);
+          const Shape stats{2 * shape[0] * groups}, channels{shape[1]};
+          CHECK(relative_error({stats, actual.stats}, {stats, expected.stats}) <= kFull);
+          check_rounded(rig, actual.y, expected.y);
+          check_rounded(rig, actual.dx, expected.dx);
+          CHECK(relative_error(actual.dweight, expected.dweight) <= kFull);
+          CHECK(relative_error(actual.dbias, expected.dbias) <= kFull);
+        }
+      });
+    }
+}
+
 TEST_CASE("mixed precision: batch normalisation has exact statistics and rounds its outputs") {
   Random random(36, RandomUse::synthetic);
   for (const Shape& shape : {Shape{7, 5, 3, 5}, Shape{6, 8, 5, 4}, Shape{5, 32, 4, 3}})

@@ -193,6 +193,29 @@ NormResult batch_norm(OpRig& rig, const NormCase& norm, const std::vector<std::i
   return result;
 }
 
+GroupNormResult group_norm(OpRig& rig, const GroupNormCase& norm, bool preferred, bool in_place) {
+  const Shape& shape = norm.x.shape;
+  const TensorDesc given = rig.desc(shape, preferred ? rig.preferred(shape) : rig.plain(shape));
+  const auto forward = rig.context().make_op(GroupNormForward{given, norm.groups, norm.eps, norm.affine, norm.relu});
+  const TensorDesc desc = forward->tensors()[0];
+  const auto count = static_cast<std::size_t>(2 * shape[0] * norm.groups);
+  const DeviceTensor x = rig.upload(norm.x, desc), y = rig.poisoned(desc);
+  const auto stats = poisoned_doubles(rig, count);
+  std::optional<DeviceTensor> weight, bias, dweight, dbias;
+  if (norm.affine) {
+    weight = upload_plain(rig, norm.weight), bias = upload_plain(rig, norm.bias);
+    dweight = poisoned_plain(rig, norm.weight.shape), dbias = poisoned_plain(rig, norm.bias.shape);
+  }
+  const auto data = [](const std::optional<DeviceTensor>& tensor) { return tensor ? tensor->data() : nullptr; };
+  rig.run(*forward, {x.data(), data(weight), data(bias), y.data(), stats->data()});
+  const auto backward = rig.context().make_op(GroupNormBackward{desc, norm.groups, norm.affine});
+  const DeviceTensor dy = rig.upload(norm.dy, desc), dx = in_place ? dy : rig.poisoned(desc);
+  rig.run(*backward, {dy.data(), x.data(), data(weight), stats->data(), dx.data(), data(dweight), data(dbias)});
+  GroupNormResult result{download_doubles(rig, *stats, count), rig.download(y), rig.download(dx), {}, {}};
+  if (norm.affine) result.dweight = rig.download(*dweight), result.dbias = rig.download(*dbias);
+  return result;
+}
+
 NormResult naive_batch_norm(const NormCase& norm) {
   const std::int64_t samples = norm.x.shape[0], channels = norm.x.shape[1], pixels = norm.x.shape[2] * norm.x.shape[3];
   const double count = static_cast<double>(samples * pixels);

@@ -64,6 +64,19 @@ NormResult naive_batch_norm(const NormCase& norm);
 // layout; else row-major.
 NormResult batch_norm(OpRig& rig, const NormCase& norm, const std::vector<std::int64_t>& parts, bool preferred);
 
+// A group normalisation with optional ReLU, by its ops. `preferred`: as above.
+struct GroupNormCase {
+  HostTensor x, weight, bias, dy;  // weight, bias: unless `affine` is false. dy: before the ReLU
+  std::int64_t groups = 1;
+  bool affine = true, relu = false;
+  double eps = 1e-5;
+};
+struct GroupNormResult {
+  Doubles stats;
+  HostTensor y, dx, dweight, dbias;  // dweight, dbias: empty unless affine
+};
+GroupNormResult group_norm(OpRig& rig, const GroupNormCase& norm, bool preferred, bool in_place = false);
+
 NormCase random_norm(const Shape& shape, bool relu, bool add, bool second, Random& random);
 HostTensor rows(const HostTensor& tensor, std::int64_t begin, std::int64_t end);  // rows of the first dimension
 

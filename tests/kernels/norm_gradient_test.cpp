@@ -1,4 +1,4 @@
-// The reference's backward of batch normalisation, average pools and additions against central differences of the
+// The reference's backward of normalisations, average pools and additions against central differences of the
 // forward, in float64.
 #include <cmath>
 
@@ -39,6 +39,29 @@ TEST_CASE("gradients of batch normalisation equal difference quotients through t
       CHECK(relative_error(gradients.dweight, difference_quotients(norm.weight, loss)) <= 1e-9);
       CHECK(relative_error(gradients.dbias, difference_quotients(norm.bias, loss)) <= 1e-9);
       CHECK(relative_error(gradients.dz, difference_quotients(*norm.addend, loss)) <= 1e-9);  // the addend's gradient
+    }
+}
+
+TEST_CASE("gradients of group normalisation equal difference quotients") {
+  OpRig rig(DeviceKind::reference);
+  Random random(65, RandomUse::synthetic);
+  for (const std::int64_t groups : {1, 2, 4})
+    for (const bool affine : {false, true}) {
+      INFO(groups << " groups, affine " << affine);
+      const Shape shape{2, 4, 3, 2};
+      GroupNormCase norm{.x = random_tensor(shape, random),
+                         .weight = random_tensor({4}, random),
+                         .bias = random_tensor({4}, random),
+                         .dy = random_tensor(shape, random),
+                         .groups = groups,
+                         .affine = affine};
+      const auto loss = [&] { return dot(group_norm(rig, norm, false).y, norm.dy); };
+      const GroupNormResult gradients = group_norm(rig, norm, false);
+      // Not linear: the error is the squared step times the third derivative.
+      CHECK(relative_error(gradients.dx, difference_quotients(norm.x, loss)) <= 2e-7);
+      if (!affine) continue;
+      CHECK(relative_error(gradients.dweight, difference_quotients(norm.weight, loss)) <= 1e-9);
+      CHECK(relative_error(gradients.dbias, difference_quotients(norm.bias, loss)) <= 1e-9);
     }
 }
 

@@ -133,6 +133,14 @@ TEST_CASE("normalisations without images, parts or channels are rejected") {
   check_refused([](OpRig&) -> OpDesc { return BatchNormRunning{.channels = -1}; }, "channel, not -1");
   check_refused([](OpRig& rig) -> OpDesc { return BatchNormFold{rig.desc({4, 3})}; }, "4 dimensions");
   check_refused([](OpRig& rig) -> OpDesc { return BatchNormFold{rig.desc({4, 3, 1, 1}), -1}; }, "eps");
+  check_refused([&](OpRig& rig) -> OpDesc { return GroupNormForward{rig.desc(flat)}; }, "(6, 10)");
+  check_refused([&](OpRig& rig) -> OpDesc { return GroupNormBackward{rig.desc(flat)}; }, "(6, 10)");
+  for (const std::int64_t groups : {-1, 0, 2, 6}) {
+    const std::string why = "the groups do not divide the channels";
+    check_refused([&](OpRig& rig) -> OpDesc { return GroupNormForward{rig.desc({2, 3, 4, 4}), groups}; }, why);
+    check_refused([&](OpRig& rig) -> OpDesc { return GroupNormBackward{rig.desc({2, 3, 4, 4}), groups}; }, why);
+  }
+  check_refused([](OpRig& rig) -> OpDesc { return GroupNormForward{rig.desc({2, 3, 4, 4}), 3, -1}; }, "eps");
   check_refused([](OpRig&) -> OpDesc { return MovingAverage{.count = -1}; }, "negative");
 }
 

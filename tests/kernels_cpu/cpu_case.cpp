@@ -108,6 +108,11 @@ void add_norms(Cases& c, const TensorDesc& x) {
         {floats(), floats(), floats(), floats(), stats(), doubles(2 * channels), vector(), vector(), floats()});
   c.add(BatchNormBackward{x, 1, true}, {6}, true,
         {floats(), floats(), floats(), stats(), vector(), doubles(2 * channels), floats()});
+  const std::int64_t groups = 4, group_stats = 2 * x.shape[0] * groups;
+  c.add(GroupNormForward{x, groups}, {3, 4}, true, {floats(), vector(), vector(), floats(), doubles(group_stats)});
+  c.add(GroupNormBackward{x, groups}, {4, 5, 6}, true,
+        {floats(), floats(), vector(), random_memory(static_cast<std::size_t>(group_stats) * 8), floats(), vector(),
+         vector()});
 }
 
 }  // namespace

@@ -61,6 +61,17 @@ struct BatchNorm2d {
   double eps = 1e-5;
   double momentum = 0.1;  // of the running statistics: r = (1 - momentum) * r + momentum * batch value
 };
+// Splits the channels of each sample into groups of equal size and normalises each group by its mean and variance over
+// its channels, H and W, in training and evaluation alike.
+struct GroupNorm {
+  std::int64_t groups = 1;
+  double eps = 1e-5;
+  bool affine = true;  // a weight and a bias for each channel
+};
+struct InstanceNorm2d {  // a GroupNorm with one group for each channel; without running statistics
+  double eps = 1e-5;
+  bool affine = false;
+};
 struct Add {};  // of two tensors of equal shape
 struct Linear {
   std::int64_t out_features = 0;
@@ -88,8 +99,8 @@ struct Dropout {
 struct Flatten {};  // (C,H,W) -> (C*H*W), in C,H,W order for every memory layout
 struct Input {};
 
-using LayerKind = std::variant<Input, Conv2d, BatchNorm2d, Add, Linear, Relu, Activation, MaxPool2d, AvgPool2d,
-                               GlobalAvgPool2d, Dropout, Flatten>;
+using LayerKind = std::variant<Input, Conv2d, BatchNorm2d, GroupNorm, Add, Linear, Relu, Activation, MaxPool2d,
+                               AvgPool2d, GlobalAvgPool2d, Dropout, Flatten>;
 
 struct Layer {
   std::string name;  // PyTorch's module path, "layer1.0.conv1"
@@ -101,7 +112,7 @@ struct Layer {
 
 struct ParameterSpec {
   std::string name;  // "conv1.weight"
-  Shape shape;       // PyTorch's: conv (O,I,kH,kW), linear (O,I), bias and batch norm (O)
+  Shape shape;       // PyTorch's: conv (O,I,kH,kW), linear (O,I), bias and normalisation (O)
   int layer = 0;
   Init init{};
 };
@@ -150,6 +161,8 @@ class ModelBuilder {
   Node input() const { return {0}; }
   Node conv2d(const std::string& name, Node x, const Conv2d& options);
   Node batch_norm2d(const std::string& name, Node x, const BatchNorm2d& options = {});
+  Node group_norm(const std::string& name, Node x, const GroupNorm& options);
+  Node instance_norm2d(const std::string& name, Node x, const InstanceNorm2d& options = {});
   Node linear(const std::string& name, Node x, const Linear& options);  // x: (features)
   Node relu(Node x);
   Node activation(Node x, const Function& function);  // of each element: activation(x, dp::Gelu{})

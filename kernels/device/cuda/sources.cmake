@@ -24,6 +24,7 @@ foreach(name
     linear/cuda
     loss/cuda
     norm/cuda
+    norm/cuda_groups
     norm/cuda_library
     norm/cuda_reduce
     pool/cuda

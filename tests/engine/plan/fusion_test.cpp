@@ -19,8 +19,8 @@ std::string text_of(const kernels::Window& window) {
 
 // "conv1+relu: conv -1, (2, 8, 8) to (3, 4, 4), relu, window 3,2,1, weight 0, bias 1, layer 1"
 std::string text_of(const Node& node) {
-  static constexpr const char* kKinds[] = {"conv",     "linear", "norm",       "add",    "max_pool",
-                                           "avg_pool", "relu",   "activation", "dropout"};
+  static constexpr const char* kKinds[] = {"conv",     "linear",   "norm", "group_norm", "add",
+                                           "max_pool", "avg_pool", "relu", "activation", "dropout"};
   std::string text = node.name + ": " + kKinds[static_cast<std::size_t>(node.kind)];
   for (const int input : node.inputs) text += " " + std::to_string(input);
   text += ", " + to_string(node.input) + " to " + to_string(node.output);
@@ -36,6 +36,8 @@ std::string text_of(const Node& node) {
         ", slope " + std::to_string(static_cast<int>(100 * std::get<LeakyRelu>(*node.function).negative_slope)) + " %";
   if (node.weight >= 0) text += ", weight " + std::to_string(node.weight);
   if (node.bias >= 0) text += ", bias " + std::to_string(node.bias);
+  if (node.kind == NodeKind::group_norm)
+    text += ", groups " + std::to_string(node.groups) + ", eps 1/" + std::to_string(static_cast<int>(1 / node.eps));
   if (node.norm >= 0) text += ", norm " + std::to_string(node.norm);
   if (node.layer >= 0) text += ", layer " + std::to_string(node.layer);
   return text;
@@ -116,6 +118,19 @@ TEST_CASE("fusion: a model that computes nothing, and a layer without a reader, 
   m.conv2d("unread", m.input(), {.out_channels = 2, .kernel = 1});
   CHECK(refusal(m.build(m.linear("fc", m.flatten(m.input()), {.out_features = 3}))) ==
         "nothing reads layer 'unread' of model 'loose'; remove it, or connect it");
+}
+
+TEST_CASE("fusion: a group normalisation takes the ReLU that alone reads it") {
+  ModelBuilder m("groups", Shape{4, 4, 4});
+  auto x = m.relu(m.group_norm("a", m.input(), {.groups = 2, .eps = 0.125}));
+  const auto shared = m.instance_norm2d("b", x, {.eps = 0.0625});
+  x = m.add(m.relu(shared), shared);
+  CHECK(nodes_of(m.build(m.linear("fc", m.flatten(x), {.out_features = 2})), true) ==
+        std::vector<std::string>{
+            "a+relu: group_norm -1, (4, 4, 4) to (4, 4, 4), relu, weight 0, bias 1, groups 2, eps 1/8, layer 1",
+            "b: group_norm 0, (4, 4, 4) to (4, 4, 4), groups 4, eps 1/16, layer 3",
+            "relu: relu 1, (4, 4, 4) to (4, 4, 4)", "add: add 2 1, (4, 4, 4) to (4, 4, 4)",
+            "fc: linear 3, (4, 4, 4) to (2,), weight 2, bias 3, layer 7"});
 }
 
 TEST_CASE("norm fusion: biases, ReLUs and several readers limit what a convolution computes") {

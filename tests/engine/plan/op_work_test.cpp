@@ -258,3 +258,21 @@ TEST_CASE("no step is much faster than its lower bound", "[speed]") {
   // the steps.
   CHECK(net.step_floor(32) < 3 * fastest);
 }
+
+TEST_CASE("op work: a group normalisation moves two tensors forward and three backward, with weights and without") {
+  ModelBuilder m("groups", Shape{4, 8, 8});
+  auto x = m.conv2d("conv", m.input(), {.out_channels = 4, .kernel = 1});
+  x = m.instance_norm2d("plain", m.group_norm("affine", x, {.groups = 2}));
+  const Planned planned(m.build(m.linear("fc", m.flatten(x), {.out_features = 3})));
+  std::map<std::string, double> bytes;  // by op and layer
+  for (const auto* stage : {&planned.plan().forward(), &planned.plan().backward()})
+    for (const PlanStep& step : *stage) {
+      const OpWork work = work_of(step);
+      if (work.kind.starts_with("group_norm")) bytes[work.kind + " " + work.label] = work.bytes;
+    }
+  constexpr double kTensor = 4 * 4 * 8 * 8 * sizeof(double);
+  CHECK(bytes == std::map<std::string, double>{{"group_norm_forward affine", 2 * kTensor},
+                                               {"group_norm_forward plain", 2 * kTensor},
+                                               {"group_norm_backward affine", 3 * kTensor},
+                                               {"group_norm_backward plain", 3 * kTensor}});
+}

@@ -121,7 +121,12 @@ class GraphWriter {
     // A large eps for few values: they may be nearly equal, and normalising them would magnify float32 rounding.
     const bool few = x.shape[1] * x.shape[2] < 4;
     const double eps = one_of<double>({1e-3, 1e-2, 0.1});
-    put(m_.batch_norm2d(name("bn"), x.node, {.eps = few ? 0.1 : eps}), x.shape);
+    const std::int64_t groups = one_of<std::int64_t>({1, x.shape[0]});
+    if (chance(0.3f) && x.shape.numel() > groups)
+      put(m_.group_norm(name("gn"), x.node, {.groups = groups, .eps = few ? 0.1 : eps, .affine = chance(0.7f)}),
+          x.shape);
+    else
+      put(m_.batch_norm2d(name("bn"), x.node, {.eps = few ? 0.1 : eps}), x.shape);
     if (chance(0.5f)) append_add_to_newest();
     if (chance(0.5f)) append_relu(read_newest());
   }
