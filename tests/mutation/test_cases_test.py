@@ -99,7 +99,9 @@ class Runs(Pretended):
         self.assert_ends(child.read_text().strip())
 
     def test_processes_left_in_another_process_group_are_killed(self):
-        self.assertEqual(self.outcome(self.case("a: x", "setsid sleep 3600 & echo $! > child; sleep 0.2")), "passed")
+        has_own_session = 'test "$(cut -d " " -f 6 /proc/$!/stat)" = $!'
+        script = f"setsid sleep 3600 & echo $! > child; until {has_own_session}; do sleep 0.01; done"
+        self.assertEqual(self.outcome(self.case("a: x", script)), "passed")
         child = (self.home / "child").read_text().strip()
         self.assertTrue(pathlib.Path(f"/proc/{child}").exists())
         self.runner.clean()
