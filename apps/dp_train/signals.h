@@ -27,8 +27,8 @@ struct Signals {
 // pointer into its workspace, and the frame of a signal handler would overwrite that.
 Signals& handle_signals();
 
-// The number of the first signal, or 0. Also finds a signal that its thread has not handled yet, because another rank
-// may have stopped the run already. Call it on a thread that blocks the signals.
+// Returns the number of the first signal, or 0. Includes a pending signal that the signal thread has not handled yet.
+// Call it on a thread that blocks the signals.
 int received_signal();
 
 }  // namespace dp_train

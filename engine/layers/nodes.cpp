@@ -7,7 +7,7 @@
 namespace dp::engine {
 namespace {
 
-// The layers of a model, who reads them, and which of them are in a node.
+// The layers of a model, the readers of each layer, and the layers that a node already contains.
 class Layers {
  public:
   Layers(const Model& model, bool dropout)

@@ -11,8 +11,8 @@
 
 namespace dp::engine {
 
-// Fused are: conv+ReLU, linear+ReLU, group normalisation+ReLU, ReLU+pool+dropout, and batch normalisation with the
-// addition and the ReLU that follow it.
+// These layers are fused: conv+ReLU, linear+ReLU, group normalisation+ReLU, ReLU+pool+dropout, and batch normalisation
+// with the addition and the ReLU that follow it.
 
 enum class NodeKind { conv, linear, norm, group_norm, add, max_pool, avg_pool, relu, activation, dropout };
 

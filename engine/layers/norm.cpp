@@ -1,5 +1,5 @@
-// Normalisation. Of a batch: the statistics of a shard, their merge over all shards, and the steps that use them. Of
-// groups of channels: one step in each direction.
+// Batch normalisation: the statistics of a shard, their merge over all shards, and the steps that use them. Group
+// normalisation: one step in each direction.
 #include "engine/layers/layers.h"
 
 namespace dp::engine {

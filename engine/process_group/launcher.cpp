@@ -226,7 +226,7 @@ class Launcher {
       process.running = false;
       const bool killed = WIFSIGNALED(status);
       const int ended_with = killed ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-      // Another rank may tell a rank to stop before its own signal arrives. It then ends with the code for SIGINT.
+      // A rank may stop at another rank's request before its own signal arrives. Its code is then that of SIGINT.
       const bool agreed_to_stop = stop() != 0 && !killed && ended_with == 128 + SIGINT;
       const int code = agreed_to_stop ? 128 + stop() : ended_with;
       const bool stopped_by_signal = stop() != 0 && code == 128 + stop();

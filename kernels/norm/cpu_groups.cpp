@@ -1,5 +1,5 @@
-// Group normalisation on CPUs. A thread normalises whole samples: it reduces each channel, then adds the channels of
-// each group, then passes over the sample again.
+// Group normalisation on CPUs. Each thread processes whole samples: it reduces each channel, combines the channels of
+// each group, then computes the result in a second pass.
 #include <algorithm>
 #include <cmath>
 #include <memory>

@@ -1,5 +1,5 @@
-// Group normalisation, each sample by itself: a kernel that reduces each channel of each sample, then one that adds the
-// channels of each group and passes over the sample again.
+// Group normalisation. The first kernel reduces each channel of each sample. The second kernel adds the channels of
+// each group and computes the result.
 #include <algorithm>
 
 #include "kernels/norm/cuda.h"
@@ -8,10 +8,9 @@
 namespace dp::kernels::cuda {
 namespace {
 
-constexpr unsigned kBlocks = 4096;  // of a kernel, if there are no more samples than that
+constexpr unsigned kBlocks = 4096;  // of an affine kernel; more if there are more samples
 
-// What the kernels know about a tensor of N samples. `cut` divides one sample; block b works on sample
-// b / (tiles * parts).
+// The division of a tensor of N samples. `cut` divides one sample; block b processes sample b / (tiles * parts).
 struct Groups {
   NormCut cut;
   unsigned each;  // channels of a group
@@ -24,7 +23,7 @@ struct Groups {
   __device__ double count() const { return static_cast<double>(each) * cut.rows; }  // values of a group
 };
 
-// Calls visit(row of the chunk, channel of the pack) up to the thread's last row.
+// Calls visit(i, k) for each row i of a chunk that exists and each channel k of a pack.
 template <int kWidth, typename Visit>
 __device__ __forceinline__ void each_row(const NormSpot& spot, unsigned row, const Visit& visit) {
   for (unsigned i = 0; i < kNormChunk; ++i)
@@ -32,7 +31,8 @@ __device__ __forceinline__ void each_row(const NormSpot& spot, unsigned row, con
       for (int k = 0; k < kWidth; ++k) visit(i, k);
 }
 
-// Each channel's mean and sum of squared deviations, from sums of the deviations from its first value.
+// Computes each channel's mean and sum of squared deviations. It sums the deviations from the channel's first value, so
+// that a large mean costs no precision.
 template <typename T, int kWidth, bool kChannelsLast>
 __global__ void __launch_bounds__(kReduceThreads, kReduceResident)
     group_moments_kernel(const T* x, double* moments, double* parts, unsigned* counters, Groups groups) {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kReduceThreads, kReduceResident)
               });
 }
 
-// The sums of dy and dy * xhat of each channel.
+// Computes each channel's sums of dy and dy * xhat.
 template <typename T, int kWidth, bool kChannelsLast>
 __global__ void __launch_bounds__(kReduceThreads, kReduceResident)
     group_sums_kernel(const T* dy, const T* x, const double* stats, double* sums, double* parts, unsigned* counters,
@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kNormThreads)
   }
 }
 
-// Adds the sums of all samples in order; a thread has a channel.
+// Adds the sums of all samples in order. Each thread adds those of one channel.
 __global__ void __launch_bounds__(kNormThreads)
     group_weights_kernel(const double* sums, float* dweight, float* dbias, unsigned samples, unsigned channels) {
   const unsigned channel = blockIdx.x * kNormThreads + threadIdx.x;
@@ -235,7 +235,7 @@ TensorDesc sample_of(const TensorDesc& x) {
   return one;
 }
 
-// One channel reduction, then one affine pass. Their cuts differ, because reductions have fewer, larger blocks.
+// Base of both ops: a reduction of each channel, then an affine pass. Reductions use fewer and larger blocks.
 class GroupOp : public CudaOp {
  public:
   GroupOp(const TensorDesc& x, std::int64_t groups) {

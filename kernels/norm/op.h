@@ -1,5 +1,5 @@
-// Normalisation. Batch normalisation is over N,H,W of each channel. It is split into several ops so that the statistics
-// can cover one shard or several (docs/decisions/0013).
+// Batch and group normalisation. Batch normalisation, over N,H,W of each channel, is split into several ops so that the
+// statistics can cover one shard or several (docs/decisions/0013).
 //
 // Moments of one part of a batch are 1 + 2C doubles: the count, the mean of each channel, and each channel's sum of
 // squared deviations from its mean. All are zero for an empty part. Stats are 1 + 2C doubles: the count, the mean of
@@ -160,7 +160,7 @@ inline void check_groups(const OpCheck& op, const TensorDesc& x, std::int64_t gr
 // = 1/sqrt(biased variance + eps) of each sample and group: 2 * N * groups doubles. y has x's layout.
 struct GroupNormForward {
   static constexpr const char* kName = "group_norm_forward";
-  static constexpr int kActivations = 2;  // that it reads or writes, of x's size
+  static constexpr int kActivations = 2;  // tensors of x's size that the op reads or writes
   DP_ARGS(x, weight, bias, y, stats);     // weight, bias: null unless affine
   TensorDesc x;
   std::int64_t groups = 1;

@@ -47,7 +47,7 @@ bool send_twice(const Program& program, Sender sender, int number, std::size_t p
   switch (sender) {
     case Sender::timeout:
       ::kill(program.id(), number);
-      // Before its next signal, SIGCONT, it ignores that. It has sent both by then.
+      // `timeout` ignores SIGCONT before it sends SIGCONT to its group. By then it has sent the signal twice.
       becomes([&] { return program.has_ended() || is_in("SigIgn", program.id(), SIGCONT); });
       return std::chrono::steady_clock::now() - begin < kOnce;
     case Sender::killall: {
@@ -80,7 +80,7 @@ void check_checkpoints(const Words& engine, int number) {
     const bool once = send_twice(program, sender, number, random() % 40);
     const Outcome outcome = program.wait();
     INFO("run " << i << ", sender " << static_cast<int>(sender) << ": " << outcome.err);
-    // If the sender was slow, one rank may tell another one to stop before that gets its own signal.
+    // If the sender was slow, a rank may stop at another rank's request before its own signal arrives.
     REQUIRE((outcome.code == 128 + number || (!once && outcome.code == 128 + SIGINT)));
     if (once) REQUIRE(dp::load_checkpoint(temp / "run/checkpoints/last").state.step > 0);
   }

@@ -19,7 +19,7 @@ class SimulatedGpus {
   TemporaryFolder cache_;  // for verdicts of the peer probe
 };
 
-// For tests in which the work of a GPU never ends. While it exists, the time limits after an abort pass at once: each
+// For tests in which the work of a GPU never ends. While it exists, the time limits after an abort expire at once: each
 // read of the clock adds a second. Create it after SimulatedGpus.
 class ImpatientAborts {
  public:

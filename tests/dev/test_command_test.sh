@@ -85,7 +85,8 @@ touch "$folder/copy/build/release/Testing/Temporary/LastTest.log"
 cp "$source/dev" "$folder/copy/"
 cp "$source/tests/dev/summary.sh" "$folder/copy/tests/dev/"
 printf '#!/bin/sh\nexit 0\n' >"$folder/repeat/cmake"
-# Adds a line to "$folder/calls": its arguments, then the number of processes of dev. One of these becomes tee.
+# Adds a line to "$folder/calls": its arguments, then the number of processes of dev. Before that it waits until tee has
+# started, which is such a process until then.
 cat >"$folder/repeat/ctest" <<SH
 #!/bin/sh
 echo "call \$\$"

@@ -100,7 +100,7 @@ TEST_CASE("group normalisation of values far from zero loses only what float32 r
   Random random(72, RandomUse::synthetic);
   GroupNormCase norm = random_case({2, 24, 7, 6}, 3, random);
   for (double& value : norm.x.values) value = static_cast<float>(1000 + value);
-  // The statistics are close; each x is exact. So are its deviations, up to the rounding of y.
+  // Each x and its distance from the rounded mean are exact in float32.
   check_on_every_device(norm, kTolerance);
 }
 

@@ -1,5 +1,5 @@
-// The rendezvous server alone: the ranks are connections of the test, so that every message is seen. Where the fake
-// time stands still, no time limit ends a connection.
+// Tests the rendezvous server with connections in place of ranks, so that the test sees every message. While the fake
+// time does not advance, no time limit ends a connection.
 #include "engine/process_group/coordinator.h"
 
 #include <atomic>

@@ -143,7 +143,7 @@ TEST_CASE("a launched rank", "[.launched_rank]") {
       ::kill(::getppid(), SIGUSR1);
     }
     while (received == 0) nap();
-    if (scenario == "stop by agreement") {  // rank 0 ends as if it had learned of the stop from rank 1
+    if (scenario == "stop by agreement") {  // rank 0 ends as if rank 1 had requested the stop
       if (rank == "0") std::_Exit(128 + SIGINT);
       wait_until_alone();
       std::_Exit(128 + SIGTERM);

@@ -93,8 +93,8 @@ TEST_CASE("launchers: without a loadable MPI plugin, a rank started by mpirun fa
   CHECK(has(outcome.err, "with --engine ddp alone, or with torchrun"));
 }
 
-// The run is repeated, because two things depend on time. A launcher that reads the lines of both ranks at once prints
-// them in the order of the ranks. It also kills a rank that does not report within three seconds of the other's end.
+// The output depends on timing, so the test tries several runs. The launcher sorts the lines by rank only if it reads
+// both at once, and it kills a rank that does not report within three seconds after the other rank has ended.
 TEST_CASE("launchers: error lines name their rank, and the cause comes first") {
   bool cause_first = false;
   for (int tries = 0; tries < 5 && !cause_first; ++tries) {
@@ -139,8 +139,8 @@ bool names_missing_rank() {
 
 }  // namespace
 
-// The timeout is real. If a thread of rank 0 does not run for two seconds, the run ends in another way, so it is
-// repeated.
+// This test uses a real timeout of two seconds. On a busy machine rank 0 itself may exceed it, and the run fails with
+// another message. The test then tries again.
 TEST_CASE("launchers: a rank that does not join is named after the timeout") {
   bool named = false;
   for (int tries = 0; tries < 3 && !named; ++tries) named = names_missing_rank();

@@ -1,5 +1,5 @@
-// A rank of a process group alone: the test plays rank 0, so that every message of the rank is seen. Where the fake
-// time stands still, no time limit ends the rank.
+// Tests one rank of a process group. The test acts as rank 0, so it sees every message of the rank. While the fake time
+// does not advance, no time limit ends the rank.
 #include <unistd.h>
 
 #include <array>
