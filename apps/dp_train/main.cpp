@@ -132,12 +132,12 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
 }
 
 // Whether this rank failed because of a signal: it was still joining the process group, or another rank left.
-bool ended_by_signal(const dp::ProcessGroup* group) {
+bool ended_by_signal(const dp::ProcessGroup* group, dp::ErrorCode code) {
   if (received_signal() == 0) return false;
   if (group == nullptr) return true;
-  // Rank 0 may report a lost rank only after that rank's connections have closed. Wait up to 500 ms for the report.
-  constexpr int kLooks = 20;
-  for (int look = 0; look < kLooks && !group->failure(); ++look)
+  // A lost connection to another rank is an error of the device. Rank 0 may report that rank later: wait up to 10 s.
+  const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  while (code == dp::ErrorCode::device && !group->failure() && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(25));
   return group->failure().has_value();
 }
@@ -188,8 +188,8 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
   try {
     group = dp::ProcessGroup::join(*rank);
     return train(command, device_of_rank(command, *group), group, signals);
-  } catch (const dp::Error&) {
-    if (!ended_by_signal(group.get())) throw;
+  } catch (const dp::Error& error) {
+    if (!ended_by_signal(group.get(), error.code())) throw;
     return code_of();
   }
 }

@@ -2,6 +2,7 @@
 // ordinary tests, 200 in the slow tests.
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <random>
@@ -41,9 +42,18 @@ bool is_in(const std::string& set, pid_t process, int number) {
          (std::stoull(status.substr(at + name.size()), nullptr, 16) >> (number - 1) & 1) != 0;
 }
 
-// Returns false if the sender was so slow that the second signal counts as a second request.
+// Whether a process exists that has not ended.
+bool runs(pid_t process) {
+  const std::string text = read_text("/proc/" + std::to_string(process) + "/stat");  // "... (name) state parent"
+  const std::size_t name = text.rfind(')');
+  return name != std::string::npos && text.size() > name + 2 && text[name + 2] != 'Z' && text[name + 2] != 'X';
+}
+
+// Returns false if the sender was so slow that the second signal counts as a second request, or comes after a rank has
+// ended by the first.
 bool send_twice(const Program& program, Sender sender, int number, std::size_t pause) {
   const auto begin = std::chrono::steady_clock::now();
+  std::vector<pid_t> ranks;
   switch (sender) {
     case Sender::timeout:
       ::kill(program.id(), number);
@@ -51,9 +61,9 @@ bool send_twice(const Program& program, Sender sender, int number, std::size_t p
       becomes([&] { return program.has_ended() || is_in("SigIgn", program.id(), SIGCONT); });
       return std::chrono::steady_clock::now() - begin < kOnce;
     case Sender::killall: {
-      std::vector<pid_t> first = children_of(program.id());
-      if (first.empty()) first.push_back(program.id());
-      for (const pid_t one : first) ::kill(one, number);
+      ranks = children_of(program.id());
+      for (const pid_t one : ranks) ::kill(one, number);
+      if (ranks.empty()) ::kill(program.id(), number);
       break;
     }
     case Sender::person:
@@ -61,7 +71,7 @@ bool send_twice(const Program& program, Sender sender, int number, std::size_t p
   }
   pause_ms(pause);
   ::kill(sender == Sender::manager ? -program.id() : program.id(), number);
-  return std::chrono::steady_clock::now() - begin < kOnce;
+  return std::all_of(ranks.begin(), ranks.end(), runs) && std::chrono::steady_clock::now() - begin < kOnce;
 }
 
 void check_checkpoints(const Words& engine, int number) {

@@ -7,7 +7,7 @@
 namespace dp::test {
 
 // A simulated machine with `count` GPUs. Reports of the simulation fail the test case. After an abort, the engine waits
-// for work without a time limit, unless there is an ImpatientAborts.
+// for work without a time limit, unless there is an ImpatientAborts, and for threads in calls of NCCL always.
 class SimulatedGpus {
  public:
   explicit SimulatedGpus(int count, simt::Peer peers = simt::Peer::works);  // corrupts: reported to work
@@ -19,8 +19,8 @@ class SimulatedGpus {
   TemporaryFolder cache_;  // for verdicts of the peer probe
 };
 
-// For tests in which the work of a GPU never ends. While it exists, the time limits after an abort expire at once: each
-// read of the clock adds a second. Create it after SimulatedGpus.
+// For tests in which the work of a GPU never ends. While it exists, the time limits of that work after an abort expire
+// at once: each read of the clock adds a second. Create it after SimulatedGpus.
 class ImpatientAborts {
  public:
   ImpatientAborts();

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -70,6 +71,19 @@ void count_signal(int) { ++received; }
 std::atomic<int> stop{0};
 void stop_ranks(int) { stop = SIGTERM; }
 
+// Rank 0 ends at its signal. Rank 1 then checks that it has one as well.
+void judge_signals(const std::string& rank) {
+  if (rank == "0") {
+    while (received == 0) nap();
+    write_text(mark_of("0 has a signal"), "");
+    std::_Exit(128 + SIGTERM);
+  }
+  wait_for_rank("0 has a signal");
+  const int signals = received;  // a signal that was sent before has arrived
+  write_text(mark_of("1 has judged"), "");
+  std::_Exit(signals > 0 ? 128 + SIGTERM : 5);
+}
+
 struct Launched {
   int code = -1;
   std::vector<std::string> out, err;  // lines in alphabetical order, without Catch2's
@@ -116,6 +130,13 @@ Launched launch(const std::string& scenario) {
 
 }  // namespace
 
+// In place of the library's. In the scenario "stop in a pause" the launcher pauses after each signal that it sends.
+extern "C" int kill(pid_t to, int number) noexcept {
+  const bool sent = ::syscall(SYS_kill, to, number) == 0;
+  if (number == SIGTERM && variable("DP_TEST_SCENARIO") == "stop in a pause") wait_for_rank("1 has judged");
+  return sent ? 0 : -1;
+}
+
 TEST_CASE("a launched rank", "[.launched_rank]") {
   const std::string scenario = variable("DP_TEST_SCENARIO"), rank = variable("RANK");
   if (scenario == "-") return;
@@ -142,6 +163,7 @@ TEST_CASE("a launched rank", "[.launched_rank]") {
       wait_for_rank("0");
       ::kill(::getppid(), SIGUSR1);
     }
+    if (scenario == "stop in a pause") judge_signals(rank);
     while (received == 0) nap();
     if (scenario == "stop by agreement") {  // rank 0 ends as if rank 1 had requested the stop
       if (rank == "0") std::_Exit(128 + SIGINT);
@@ -252,6 +274,10 @@ TEST_CASE("the launcher forwards a signal once, and reports no rank that it ende
   CHECK(unhandled.code == 128 + SIGTERM);
   CHECK(unhandled.err.empty());
   CHECK(launch("stop by agreement").code == 128 + SIGTERM);
+}
+
+TEST_CASE("the launcher forwards a signal to every rank before any rank can end by it") {
+  CHECK(launch("stop in a pause").code == 128 + SIGTERM);
 }
 
 TEST_CASE("the launcher reports a rank whose program cannot be started") {

@@ -237,10 +237,14 @@ class SlowPart final : public Dataset {
   const Normalization& normalization() const override { return of_->normalization(); }
   std::int32_t label(std::int64_t index) const override { return of_->label(index); }
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
-    if (index >= from_) std::this_thread::sleep_for(std::chrono::milliseconds(slow.load()));
+    if (index >= from_) {
+      while (waits_for && *waits_for == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(slow.load()));
+    }
     of_->read(index, out, random);
   }
-  std::atomic<int> slow{1000};
+  std::atomic<int> slow{1000};                  // milliseconds
+  const std::atomic<int>* waits_for = nullptr;  // no read ends before this is set
 
  private:
   std::shared_ptr<const Dataset> of_;
@@ -258,13 +262,14 @@ TEST_CASE("a stop ends the wait for a batch, and the run resumes after the finis
   options.shuffle = false;
   options.stop = &stop;
   options.unsaved = &unsaved;
+  slow->waits_for = &stop;
   TrainerCallbacks callbacks;
   callbacks.on_start = [&](const DataParallel&, const TrainerOptions&) { CHECK_FALSE(unsaved.load()); };
   std::thread stopper;
   callbacks.on_step = [&](const StepReport& report) {
     while_training = unsaved;
     if (report.step == 3)
-      stopper = std::thread([&] {  // during the wait for the fourth batch, which takes 48 s
+      stopper = std::thread([&] {  // during the wait for the fourth batch, which takes 48 s more
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
         stop = 2;
       });

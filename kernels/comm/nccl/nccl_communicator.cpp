@@ -54,8 +54,8 @@ void NcclLink::end(const std::string& reason) {
   }
   ended_ = true;  // later enter() calls do not call NCCL; a thread inside, or launching a graph, gets time to leave
   if (cudaSetDevice(device_.index) != cudaSuccess) cudaGetLastError();
-  const auto patience = abort_clock() + kPatience;
-  while ((!graphs_.drop() || inside_) && abort_clock() < patience)
+  const auto patience = nccl_clock() + kPatience;
+  while ((!graphs_.drop() || inside_) && nccl_clock() < patience)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   api_.comm_abort(comm_);
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <memory>
 #include <mutex>
@@ -16,6 +17,9 @@
 #include "kernels/device/cuda/runtime.h"
 
 namespace dp::kernels::cuda {
+
+// The clock of the time that a thread has to leave an NCCL call before ncclCommAbort. Tests replace it.
+inline std::chrono::steady_clock::time_point (*nccl_clock)() = &std::chrono::steady_clock::now;
 
 // A watched NCCL communicator of one rank.
 //

@@ -133,7 +133,7 @@ class Staging {
 // Time for work to end after an abort.
 inline constexpr std::chrono::seconds kAbortPatience{5};
 
-// The clock by which that time passes. Tests replace it.
+// Its clock. Tests replace it.
 inline std::chrono::steady_clock::time_point (*abort_clock)() = &std::chrono::steady_clock::now;
 
 // Makes `device` the calling thread's current one.
