@@ -14,6 +14,7 @@ void add_shapes(std::string& text, const Desc& d) {
   if constexpr (requires { d.data; }) add_shapes(text, d.data);
   if constexpr (requires { d.pool; }) add_shapes(text, d.pool);
   if constexpr (requires { d.x; }) add("x", d.x);
+  if constexpr (requires { d.s; }) add("s", d.s);
   if constexpr (requires { d.dy; }) add("dy", d.dy);
   if constexpr (requires { d.w; }) add("w", d.w);
   if constexpr (requires { d.y; }) add("y", d.y);

@@ -29,12 +29,13 @@ namespace dp::kernels {
 using OpDesc =
     std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
                  LinearBackwardWeights, ReluForward, ReluBackward, FunctionForward, FunctionBackward, MaxPool2dForward,
-                 MaxPool2dBackward, AvgPool2dForward, AvgPool2dBackward, AddForward, BatchNormMoments, BatchNormMerge,
-                 BatchNormTrack, BatchNormRunning, BatchNormFold, BatchNormForward, BatchNormBackwardSums,
-                 BatchNormBackward, GroupNormForward, GroupNormBackward, NormConv2dForward, NormConv2dBackwardData,
-                 NormConv2dBackwardWeights, LinearDropoutForward, Conv2dPoolForward, Conv2dReluBackwardData,
-                 LinearPoolBackwardData, LinearReluBackward, LinearLoss, DropoutApply, SoftmaxCrossEntropy, Reorder,
-                 Fill, Accumulate, MovingAverage, OptimizerUpdate, GradNormPartials, GradNormFinish, GatherImages>;
+                 MaxPool2dBackward, AvgPool2dForward, AvgPool2dBackward, AddForward, MultiplyForward, MultiplyBackward,
+                 CopyChannels, BatchNormMoments, BatchNormMerge, BatchNormTrack, BatchNormRunning, BatchNormFold,
+                 BatchNormForward, BatchNormBackwardSums, BatchNormBackward, GroupNormForward, GroupNormBackward,
+                 NormConv2dForward, NormConv2dBackwardData, NormConv2dBackwardWeights, LinearDropoutForward,
+                 Conv2dPoolForward, Conv2dReluBackwardData, LinearPoolBackwardData, LinearReluBackward, LinearLoss,
+                 DropoutApply, SoftmaxCrossEntropy, Reorder, Fill, Accumulate, MovingAverage, OptimizerUpdate,
+                 GradNormPartials, GradNormFinish, GatherImages>;
 
 const char* name_of(const OpDesc& desc);    // for plans and errors, e.g. "conv2d_forward"
 std::string shapes_of(const OpDesc& desc);  // for errors: " x (64, 1, 28, 28) w (32, 1, 3, 3)"

@@ -93,10 +93,13 @@ ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const C
   const auto window = static_cast<float>(kernel.h) * static_cast<float>(kernel.w);
   // PyTorch's kaiming_uniform_(a = sqrt(5)) has the bound 1/sqrt(fan_in), for weight and bias.
   const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(in_channels) * window)};
-  const Init normal{InitKind::normal, std::sqrt(2.0f / (static_cast<float>(options.out_channels) * window))};
+  const bool by_default = options.init == ConvInit::torch_default;
+  const std::int64_t fan = options.init == ConvInit::kaiming_normal_fan_in ? in_channels : options.out_channels;
+  const Init normal{InitKind::normal, std::sqrt(2.0f / (static_cast<float>(fan) * window))};
   parameter(name + ".weight", Shape{options.out_channels, in_channels, kernel.h, kernel.w}, node,
-            options.init == ConvInit::torch_default ? uniform : normal);
-  if (options.bias) parameter(name + ".bias", Shape{options.out_channels}, node, uniform);
+            by_default ? uniform : normal);
+  if (options.bias)
+    parameter(name + ".bias", Shape{options.out_channels}, node, by_default ? uniform : Init{InitKind::constant, 0});
   return node;
 }
 
@@ -165,6 +168,44 @@ ModelBuilder::Node ModelBuilder::add(Node a, Node b) {
   if (in != other) fail("add", "requires two tensors of one shape, not " + to_string(in) + " and " + to_string(other));
   if (a.index == b.index) fail("add", "requires two different nodes");
   return append("", Add{}, {a.index, b.index}, in);
+}
+
+ModelBuilder::Node ModelBuilder::multiply(Node a, Node b) {
+  const Shape of_a = shape_of(a, "multiply"), of_b = shape_of(b, "multiply");
+  const auto spreads = [](const Shape& factor, const Shape& over) {
+    if (factor == over) return true;
+    if (factor.rank() != 3 || over.rank() != 3) return false;
+    return factor == Shape{over[0], 1, 1} || factor == Shape{1, over[1], over[2]};
+  };
+  if (a.index == b.index) fail("multiply", "requires two different nodes");
+  if (spreads(of_b, of_a)) return append("", Multiply{}, {a.index, b.index}, of_a);
+  if (spreads(of_a, of_b)) return append("", Multiply{}, {b.index, a.index}, of_b);
+  fail("multiply", "requires tensors of one shape, or one with one value for each channel or pixel of the other, not " +
+                       to_string(of_a) + " and " + to_string(of_b));
+}
+
+ModelBuilder::Node ModelBuilder::concat(const std::vector<Node>& parts) {
+  if (parts.size() < 2) fail("concat", "requires at least two tensors");
+  std::vector<int> inputs;
+  const Shape first = shape_of(parts.front(), "concat");
+  std::int64_t channels = 0;
+  for (const Node& part : parts) {
+    const Shape shape = shape_of(part, "concat");
+    if (std::ranges::count(inputs, part.index) > 0) fail("concat", "requires different nodes");
+    if (shape.without_first() != first.without_first())
+      fail("concat",
+           "requires tensors that differ only in their channels, not " + to_string(first) + " and " + to_string(shape));
+    inputs.push_back(part.index);
+    channels += shape[0];
+  }
+  return append("", Concat{}, std::move(inputs), first.without_first().prepended(channels));
+}
+
+ModelBuilder::Node ModelBuilder::slice(Node x, std::int64_t first, std::int64_t count) {
+  const Shape in = shape_of(x, "slice");
+  if (first < 0 || count < 1 || first > in[0] - count)
+    fail("slice", std::to_string(count) + " channels from " + std::to_string(first) + " are not in " + to_string(in));
+  return append("", Slice{first, count}, {x.index}, in.without_first().prepended(count));
 }
 
 ModelBuilder::Node ModelBuilder::max_pool2d(Node x, const MaxPool2d& options) {

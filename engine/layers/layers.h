@@ -16,6 +16,9 @@ void forward_group_norm(Planner& plan, const Node& node, const PlanValue& x, Nod
 void forward_max_pool(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_avg_pool(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_add(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void forward_multiply(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void forward_concat(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void forward_slice(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_relu(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_activation(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_dropout(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
@@ -28,6 +31,9 @@ void backward_group_norm(Planner& plan, const Node& node, const NodeGradient& dy
 void backward_max_pool(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_avg_pool(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_add(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+void backward_multiply(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+void backward_concat(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+void backward_slice(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_activation(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_dropout(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 // Returns dy times the derivative of a ReLU. The ReLU is the node itself or the last part of the node.

@@ -154,6 +154,21 @@ class Fuser : Layers {
     make_add(node, i);
     node.relu = take_relu(node);
   }
+  void fill(Node& node, const Multiply&, std::size_t i) {
+    node.kind = NodeKind::multiply;
+    make_parts(node, i);
+    take(node, i, "multiply");
+  }
+  void fill(Node& node, const Concat&, std::size_t i) {
+    node.kind = NodeKind::concat;
+    make_parts(node, i);
+    take(node, i, "concat");
+  }
+  void fill(Node& node, const Slice& slice, std::size_t i) {
+    node.kind = NodeKind::slice;
+    node.first = slice.first;
+    take(node, i, "slice");
+  }
   void fill(Node& node, const MaxPool2d&, std::size_t i) { make_max_pool(node, i); }
   void fill(Node& node, const AvgPool2d& pool, std::size_t i) {
     node.kind = NodeKind::avg_pool;
@@ -183,6 +198,9 @@ class Fuser : Layers {
   void fill(Node&, const Input&, std::size_t) {}
   void fill(Node&, const Flatten&, std::size_t) {}
 
+  void make_parts(Node& node, std::size_t i) {
+    for (const int input : layer(i).inputs) node.parts.push_back(layer(index(input)).output);
+  }
   void make_norm(Node& node, std::size_t i) {
     node.kind = NodeKind::norm;
     node.norm = norms_++;

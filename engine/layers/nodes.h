@@ -14,17 +14,33 @@ namespace dp::engine {
 // These layers are fused: conv+ReLU, linear+ReLU, group normalisation+ReLU, ReLU+pool+dropout, and batch normalisation
 // with the addition and the ReLU that follow it.
 
-enum class NodeKind { conv, linear, norm, group_norm, add, max_pool, avg_pool, relu, activation, dropout };
+enum class NodeKind {
+  conv,
+  linear,
+  norm,
+  group_norm,
+  add,
+  multiply,
+  concat,
+  slice,
+  max_pool,
+  avg_pool,
+  relu,
+  activation,
+  dropout
+};
 
 struct Node {
   NodeKind kind;
   std::string name;                             // names of its layers, "conv1+relu"
   std::vector<int> inputs;                      // nodes, -1: the model's input; the second one of a norm is its addend
   Shape input, output;                          // per sample; a linear node may read (C,H,W)
+  std::vector<Shape> parts;                     // concat, multiply: of each input, per sample
   bool relu = false;                            // the node ends with a ReLU; a max_pool node begins with it
   kernels::Window window{};                     // conv, pools
   std::int64_t groups = 1;                      // conv, group_norm
   double eps = 0;                               // group_norm
+  std::int64_t first = 0;                       // slice: the first channel
   bool global = false;                          // avg_pool: over the whole image
   std::optional<kernels::DropoutSpec> dropout;  // of a dropout node, or fused into max_pool
   std::optional<Function> function;             // of an activation

@@ -30,6 +30,13 @@ std::vector<std::int64_t> numbers_of(const Product& product) {
 
 // Bytes that an op without weights reads and writes.
 double plain_bytes(const PlanStep& step) {
+  const double parts = std::visit(
+      [](const auto& d) {
+        if constexpr (requires { d.bytes(); }) return d.bytes();
+        return 0.0;  // it reads and writes whole tensors
+      },
+      step.desc);
+  if (parts > 0) return parts;
   const std::vector<TensorDesc>& tensors = step.op->tensors();
   double bytes = 0;
   if (tensors.size() != 1) {

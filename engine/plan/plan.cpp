@@ -24,6 +24,9 @@ void forward_node(Planner& plan, const Node& node, NodeResult& result) {
     case NodeKind::max_pool: return forward_max_pool(plan, node, x, result);
     case NodeKind::avg_pool: return forward_avg_pool(plan, node, x, result);
     case NodeKind::add: return forward_add(plan, node, x, result);
+    case NodeKind::multiply: return forward_multiply(plan, node, x, result);
+    case NodeKind::concat: return forward_concat(plan, node, x, result);
+    case NodeKind::slice: return forward_slice(plan, node, x, result);
     case NodeKind::relu: return forward_relu(plan, node, x, result);
     case NodeKind::activation: return forward_activation(plan, node, x, result);
     case NodeKind::dropout: return forward_dropout(plan, node, x, result);
@@ -43,6 +46,9 @@ void backward_node(Planner& plan, const Node& node, const NodeResult& result, st
     case NodeKind::max_pool: return backward_max_pool(plan, node, dy, result);
     case NodeKind::avg_pool: return backward_avg_pool(plan, node, dy, result);
     case NodeKind::add: return backward_add(plan, node, dy, result);
+    case NodeKind::multiply: return backward_multiply(plan, node, dy, result);
+    case NodeKind::concat: return backward_concat(plan, node, dy, result);
+    case NodeKind::slice: return backward_slice(plan, node, dy, result);
     case NodeKind::activation: return backward_activation(plan, node, dy, result);
     case NodeKind::dropout: return backward_dropout(plan, node, dy, result);
     case NodeKind::norm:  // handled above

@@ -1,4 +1,4 @@
-// Ops that treat each element alike, and copies.
+// Ops that treat each element alike, products that broadcast, and copies.
 #pragma once
 
 #include "dp/functions.h"
@@ -60,6 +60,68 @@ struct AddForward {
   void check(const OpCheck& op) const { op.one_type({&x}); }
 };
 DP_ON_EVERY_BACKEND(AddForward);
+
+// What one value of a factor s multiplies in x: an element, all pixels of a channel, or all channels of a pixel.
+enum class Broadcast { none, pixels, channels };
+inline Broadcast broadcast_of(const Shape& x, const Shape& s) {
+  return x == s ? Broadcast::none : s[1] == x[1] ? Broadcast::pixels : Broadcast::channels;
+}
+inline void check_factor(const OpCheck& op, const TensorDesc& x, const TensorDesc& s) {
+  op.one_type({&x, &s});
+  if (x.shape == s.shape) return;
+  op.rank({&x, &s}, 4);
+  const std::int64_t n = x.shape[0];
+  op.require(s.shape == Shape{n, x.shape[1], 1, 1} || s.shape == Shape{n, 1, x.shape[2], x.shape[3]},
+             "s must have x's shape, or one value for each channel or for each pixel");
+}
+
+// y = x * s. s has x's shape, or one value for each sample and channel (N,C,1,1), or for each sample and pixel
+// (N,1,H,W). y has x's layout, and so has an s of x's shape; other shapes of s are row-major. May run in place on x.
+struct MultiplyForward {
+  static constexpr const char* kName = "multiply_forward";
+  DP_ARGS(x, s, y);
+  TensorDesc x, s;
+
+  void check(const OpCheck& op) const { check_factor(op, x, s); }
+};
+DP_ON_EVERY_BACKEND(MultiplyForward);
+
+// dx = dy * s; ds = dy * x, summed over the elements of x that one value of s multiplies. Layouts as in forward. dx or
+// ds may be null; dx may be dy.
+struct MultiplyBackward {
+  static constexpr const char* kName = "multiply_backward";
+  DP_ARGS(dy, x, s, dx, ds);
+  TensorDesc x, s;
+
+  void check(const OpCheck& op) const { check_factor(op, x, s); }
+};
+DP_ON_EVERY_BACKEND(MultiplyBackward);
+
+// Copies channels: y[:, to : to + count] = x[:, from : from + count]. The other channels of y stay as they are. Both
+// are (N,C,H,W) or (N,features), and may have different layouts. A copy of y's last channel also sets y's padding to
+// zero.
+struct CopyChannels {
+  static constexpr const char* kName = "copy_channels";
+  DP_ARGS(x, y);
+  TensorDesc x, y;
+  std::int64_t from = 0, to = 0, count = 0;
+
+  void check(const OpCheck& op) const {
+    op.one_type({&x, &y});
+    op.require(x.shape.rank() == 2 || x.shape.rank() == 4, "the tensors must have two or four dimensions");
+    op.require(x.shape.rank() == y.shape.rank(), "the tensors have different numbers of dimensions");
+    for (int axis = 0; axis < x.shape.rank(); ++axis)
+      op.require(axis == 1 || x.shape[axis] == y.shape[axis], "batch and pixels of the tensors differ");
+    op.require(count >= 1 && from >= 0 && to >= 0 && from + count <= x.shape[1] && to + count <= y.shape[1],
+               "the channels must be in both tensors");
+  }
+  // That it reads and writes.
+  double bytes() const {
+    const std::int64_t elements = x.shape.numel() / x.shape[1] * count;
+    return 2.0 * static_cast<double>(elements) * static_cast<double>(size_of(x.type));
+  }
+};
+DP_ON_EVERY_BACKEND(CopyChannels);
 
 // y = kept ? x/(1-p) : 0. dp::dropout_words determines which elements are kept; elements are counted in C,H,W order of
 // the sample. The backward pass is the same op applied to dy. May run in place.

@@ -1,4 +1,5 @@
-// ReLU, other functions, addition, dropout, filling and changes of layout.
+// ReLU, other functions, addition, products, dropout, filling, and copies of channels or to another layout.
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -83,6 +84,65 @@ class AddOp final : public ReferenceOp<AddForward> {
   }
 };
 
+// The index of the factor of each element of x, by Broadcast.
+template <typename Visit>
+void each_factor(const Shape& x, const Shape& s, const Visit& visit) {
+  const Broadcast broadcast = broadcast_of(x, s);
+  if (broadcast == Broadcast::none) {
+    for (std::int64_t i = 0; i < x.numel(); ++i) visit(i, i);
+    return;
+  }
+  const std::int64_t channels = x[1], pixels = x[2] * x[3];
+  for (std::int64_t n = 0, at = 0; n < x[0]; ++n)
+    for (std::int64_t c = 0; c < channels; ++c)
+      for (std::int64_t p = 0; p < pixels; ++p, ++at)
+        visit(at, broadcast == Broadcast::pixels ? n * channels + c : n * pixels + p);
+}
+
+class MultiplyForwardOp final : public ReferenceOp<MultiplyForward> {
+ public:
+  explicit MultiplyForwardOp(const MultiplyForward& desc) : ReferenceOp(desc, {desc.x, desc.s, desc.x}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MultiplyForward>(pointers);
+    const double *x = f64(args.x), *s = f64(args.s);
+    double* y = f64(args.y);
+    each_factor(shape(0), shape(1), [&](std::int64_t i, std::int64_t factor) { y[i] = x[i] * s[factor]; });
+  }
+};
+
+class MultiplyBackwardOp final : public ReferenceOp<MultiplyBackward> {
+ public:
+  explicit MultiplyBackwardOp(const MultiplyBackward& desc)
+      : ReferenceOp(desc, {desc.x, desc.x, desc.s, desc.x, desc.s}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<MultiplyBackward>(pointers);
+    const double *dy = f64(args.dy), *x = f64(args.x), *s = f64(args.s);
+    double *dx = f64(args.dx), *ds = f64(args.ds);
+    if (ds) {
+      std::fill_n(ds, shape(2).numel(), 0.0);
+      each_factor(shape(1), shape(2), [&](std::int64_t i, std::int64_t factor) { ds[factor] += dy[i] * x[i]; });
+      for (std::int64_t i = 0; i < shape(2).numel(); ++i) ds[i] = rounded(ds[i], desc_.s.type);
+    }
+    if (dx) each_factor(shape(1), shape(2), [&](std::int64_t i, std::int64_t factor) { dx[i] = dy[i] * s[factor]; });
+  }
+};
+
+class CopyChannelsOp final : public ReferenceOp<CopyChannels> {
+ public:
+  explicit CopyChannelsOp(const CopyChannels& desc) : ReferenceOp(desc, {desc.x, desc.y}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<CopyChannels>(pointers);
+    const std::int64_t from = shape(0)[1], to = shape(1)[1],
+                       pixels = shape(0).rank() == 4 ? shape(0)[2] * shape(0)[3] : 1;
+    for (std::int64_t n = 0; n < shape(0)[0]; ++n)
+      std::copy_n(f64(args.x) + (n * from + desc_.from) * pixels, desc_.count * pixels,
+                  f64(args.y) + (n * to + desc_.to) * pixels);
+  }
+};
+
 class DropoutOp final : public ReferenceOp<DropoutApply> {
  public:
   explicit DropoutOp(const DropoutApply& desc) : ReferenceOp(desc, {desc.x}) {}
@@ -129,6 +189,9 @@ std::unique_ptr<HostOp> make(const ReluBackward& desc) { return std::make_unique
 std::unique_ptr<HostOp> make(const FunctionForward& desc) { return std::make_unique<FunctionForwardOp>(desc); }
 std::unique_ptr<HostOp> make(const FunctionBackward& desc) { return std::make_unique<FunctionBackwardOp>(desc); }
 std::unique_ptr<HostOp> make(const AddForward& desc) { return std::make_unique<AddOp>(desc); }
+std::unique_ptr<HostOp> make(const MultiplyForward& desc) { return std::make_unique<MultiplyForwardOp>(desc); }
+std::unique_ptr<HostOp> make(const MultiplyBackward& desc) { return std::make_unique<MultiplyBackwardOp>(desc); }
+std::unique_ptr<HostOp> make(const CopyChannels& desc) { return std::make_unique<CopyChannelsOp>(desc); }
 std::unique_ptr<HostOp> make(const DropoutApply& desc) { return std::make_unique<DropoutOp>(desc); }
 std::unique_ptr<HostOp> make(const Fill& desc) { return std::make_unique<FillOp>(desc); }
 std::unique_ptr<HostOp> make(const Accumulate& desc) { return std::make_unique<AccumulateOp>(desc); }

@@ -82,22 +82,19 @@ TEST_CASE("a model records the name, the inputs, the shape and the key of each l
 TEST_CASE("a model records the shape, the layer and the initial values of each parameter and buffer") {
   ModelBuilder m("net", {3, 6, 6});
   Node x = m.conv2d("a", m.input(), {.out_channels = 8, .kernel = 5});
-  x = m.conv2d("b", x, {.out_channels = 4, .kernel = 1, .bias = false, .init = ConvInit::kaiming_normal_fan_out});
+  x = m.conv2d("b", x, {.out_channels = 4, .kernel = 1, .bias = false, .init = ConvInit::kaiming_normal_fan_in});
   x = m.conv2d("c", x, {.out_channels = 2, .kernel = 1, .init = ConvInit::kaiming_normal_fan_out});
   x = m.batch_norm2d("n", x);
   x = m.linear("l", m.flatten(m.global_avg_pool2d(x)), {.out_features = 7});
   const Model model = m.build(m.linear("k", x, {.out_features = 5, .bias = false}));
   const float a = 1 / std::sqrt(75.0f), l = 1 / std::sqrt(2.0f), k = 1 / std::sqrt(7.0f);
-  const ParameterSpec expected[] = {{"a.weight", {8, 3, 5, 5}, 1, {InitKind::uniform, a}},
-                                    {"a.bias", {8}, 1, {InitKind::uniform, a}},
-                                    {"b.weight", {4, 8, 1, 1}, 2, {InitKind::normal, std::sqrt(2.0f / 4)}},
-                                    {"c.weight", {2, 4, 1, 1}, 3, {InitKind::normal, 1}},
-                                    {"c.bias", {2}, 3, {InitKind::uniform, 0.5f}},
-                                    {"n.weight", {2}, 4, {InitKind::constant, 1}},
-                                    {"n.bias", {2}, 4, {InitKind::constant, 0}},
-                                    {"l.weight", {7, 2}, 7, {InitKind::uniform, l}},
-                                    {"l.bias", {7}, 7, {InitKind::uniform, l}},
-                                    {"k.weight", {5, 7}, 8, {InitKind::uniform, k}}};
+  const ParameterSpec expected[] = {
+      {"a.weight", {8, 3, 5, 5}, 1, {InitKind::uniform, a}},   {"a.bias", {8}, 1, {InitKind::uniform, a}},
+      {"b.weight", {4, 8, 1, 1}, 2, {InitKind::normal, 0.5f}},  // by fan_in: sqrt(2 / 8)
+      {"c.weight", {2, 4, 1, 1}, 3, {InitKind::normal, 1}},    {"c.bias", {2}, 3, {InitKind::constant, 0}},
+      {"n.weight", {2}, 4, {InitKind::constant, 1}},           {"n.bias", {2}, 4, {InitKind::constant, 0}},
+      {"l.weight", {7, 2}, 7, {InitKind::uniform, l}},         {"l.bias", {7}, 7, {InitKind::uniform, l}},
+      {"k.weight", {5, 7}, 8, {InitKind::uniform, k}}};
   REQUIRE(model.parameters().size() == std::size(expected));
   for (std::size_t i = 0; i < std::size(expected); ++i) check_parameter(model.parameters()[i], expected[i]);
   const BufferSpec buffers[] = {{"n.running_mean", {2}, DType::f32, 4, BufferKind::running_mean},
@@ -185,6 +182,53 @@ TEST_CASE("invalid convolutions and normalisations are rejected with the name of
   };
   CHECK(instance({7}) == "layer 'n': instance normalisation requires an input of (C, H, W), not (7,)");
   CHECK(instance({3, 1, 1}) == "layer 'n': a group of one value has no variance");
+}
+
+TEST_CASE("products, concatenations and slices have the shapes of PyTorch's, and others are rejected") {
+  const auto shape_of = [](const auto& append) {
+    ModelBuilder m("channels", Shape{4, 5, 9});
+    return m.build(append(m)).output();
+  };
+  const auto grow = [](ModelBuilder& m) { return m.conv2d("c", m.input(), {.out_channels = 6, .kernel = 1}); };
+  const auto row = [](ModelBuilder& m) { return m.linear("l", m.flatten(m.input()), {.out_features = 7}); };
+  CHECK(shape_of([&](ModelBuilder& m) { return m.concat({m.input(), grow(m)}); }) == Shape{10, 5, 9});
+  CHECK(shape_of([&](ModelBuilder& m) {
+          return m.concat({row(m), m.flatten(grow(m)), m.flatten(m.input())});
+        }) == Shape{7 + 270 + 180});
+  CHECK(shape_of([&](ModelBuilder& m) { return m.slice(m.input(), 1, 3); }) == Shape{3, 5, 9});
+  CHECK(shape_of([&](ModelBuilder& m) { return m.slice(row(m), 6, 1); }) == Shape{1});
+  CHECK(shape_of([&](ModelBuilder& m) { return m.multiply(m.input(), m.relu(m.input())); }) == Shape{4, 5, 9});
+  for (const bool swapped : {false, true}) {  // the smaller one is the factor
+    ModelBuilder m("factors", Shape{4, 5, 9});
+    const auto pixels = m.conv2d("c", m.input(), {.out_channels = 1, .kernel = 1});
+    const auto channels = m.global_avg_pool2d(m.input());
+    const auto x = swapped ? m.multiply(pixels, m.input()) : m.multiply(m.input(), pixels);
+    const Model model = m.build(swapped ? m.multiply(channels, x) : m.multiply(x, channels));
+    CHECK(model.output() == Shape{4, 5, 9});
+    CHECK(model.layers()[3].inputs == std::vector<int>{0, pixels.index});
+    CHECK(model.layers()[4].inputs == std::vector<int>{x.index, channels.index});
+  }
+
+  const auto refused = [&](const auto& append) { return refusal([&](ModelBuilder& m) { append(m); }, Shape{4, 5, 9}); };
+  CHECK(refused([](ModelBuilder& m) { m.concat({m.input()}); }) == "layer 'concat': requires at least two tensors");
+  CHECK(refused([](ModelBuilder& m) {
+          m.concat({m.input(), m.input()});
+        }) == "layer 'concat': requires different nodes");
+  CHECK(refused([&](ModelBuilder& m) {
+          m.concat({m.input(), row(m)});
+        }) == "layer 'concat': requires tensors that differ only in their channels, not (4, 5, 9) and (7,)");
+  CHECK(refused([](ModelBuilder& m) {
+          m.concat({m.input(), m.global_avg_pool2d(m.input())});
+        }) == "layer 'concat': requires tensors that differ only in their channels, not (4, 5, 9) and (4, 1, 1)");
+  for (const auto& [first, count] : std::vector<std::pair<int, int>>{{-1, 2}, {0, 0}, {0, 5}, {3, 2}, {4, 1}})
+    CHECK(refused([first = first, count = count](ModelBuilder& m) { m.slice(m.input(), first, count); }) ==
+          "layer 'slice': " + std::to_string(count) + " channels from " + std::to_string(first) +
+              " are not in (4, 5, 9)");
+  CHECK(refused([](ModelBuilder& m) { m.multiply(m.input(), m.input()); }) ==
+        "layer 'multiply': requires two different nodes");
+  CHECK(refused([&](ModelBuilder& m) { m.multiply(m.input(), m.global_avg_pool2d(grow(m))); }) ==
+        "layer 'multiply': requires tensors of one shape, or one with one value for each channel or pixel of the "
+        "other, not (4, 5, 9) and (6, 1, 1)");
 }
 
 TEST_CASE(
@@ -294,7 +338,8 @@ TEST_CASE("the stem of a residual network depends on the option, or by default o
 TEST_CASE("a model that does not exist, or does not fit the images, is rejected with the choices") {
   CHECK_THROWS_WITH(models::find("resnet"),
                     "model 'resnet' does not exist; choose one of mnist_convnet, resnet18, resnet34, resnet50, "
-                    "resnet101, resnet152, resnext50_32x4d, wide_resnet50_2, mobilenet_v2, mlp");
+                    "resnet101, resnet152, resnext50_32x4d, wide_resnet50_2, mobilenet_v2, mobilenet_v3_small, "
+                    "mobilenet_v3_large, densenet121, mlp");
   CHECK_THROWS_WITH(models::find("mnist_convnet").make({3, 28, 28}, 10),
                     "model 'mnist_convnet' requires images of (1, 28, 28), not (3, 28, 28); choose another model or "
                     "data set");

@@ -38,6 +38,8 @@ double golden_tolerance(DeviceKind kind, const std::string& name) {
       {"max_pool2d", 5e-7, 0},
       {"avg_pool2d", 1e-6, 2e-15},
       {"add", 3e-7, 0},
+      {"multiply", 1e-6, 1e-15},
+      {"concat", 0, 0},
       {"batch_norm", 1.2e-6, 2e-13},
       {"group_norm", 1.2e-6, 2e-13},
       {"norm_add_relu", 6e-7, 2e-15},

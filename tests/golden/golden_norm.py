@@ -93,6 +93,27 @@ def add(shape):
     return {"x": x, "addend": addend, "y": y.numpy(), "rectified": F.relu(y).numpy()}
 
 
+def multiply(shape, factors):
+    x, s, dy = uniform(*shape), uniform(*factors), uniform(*shape)
+    xt, st = variable(x), variable(s)
+    y = xt * st
+    return gradients(y, dy, x=xt, s=st) | {"x": x, "s": s, "dy": dy, "y": y.detach().numpy()}
+
+
+def concat(first, second, begin, end):
+    """The channels of both, and of those the ones from begin to end - 1."""
+    a, b = uniform(*first), uniform(*second)
+    at, bt = variable(a), variable(b)
+    y = torch.cat([at, bt], dim=1)
+    part = y[:, begin:end]
+    dy = uniform(*part.shape)
+    tensors = gradients(part, dy, a=at, b=bt)
+    return tensors | {
+        "a": a, "b": b, "dy": dy, "y": y.detach().numpy(), "part": part.detach().numpy(),
+        "channels": np.array([begin, end], np.int64),
+    }
+
+
 def conv2d(shape, out, kernel, stride):
     """Convolutions without a bias, as in residual networks."""
     x, w = uniform(*shape), uniform(out, shape[1], kernel, kernel)
@@ -166,6 +187,11 @@ def all_layers():
             group_norm((2, 7, 5, 6), 7), group_norm((4, 8, 3, 3), 4, affine=False),
             group_norm((3, 5, 4, 4), 5, eps=1e-2, affine=False),
         ],
+        "multiply": [
+            multiply((2, 5, 3, 4), (2, 5, 3, 4)), multiply((3, 20, 4, 5), (3, 20, 1, 1)),
+            multiply((2, 16, 5, 3), (2, 1, 5, 3)), multiply((3, 7), (3, 7)),
+        ],
+        "concat": [concat((2, 16, 3, 4), (2, 20, 3, 4), 9, 31), concat((3, 5), (3, 9), 2, 7)],
     }
     return {
         f"{group}.{i}.{name}": tensor

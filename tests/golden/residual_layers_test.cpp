@@ -127,6 +127,40 @@ TEST_CASE("an addition, with a ReLU and without, equals PyTorch's") {
   });
 }
 
+TEST_CASE("a product broadcasts as PyTorch's, forward and backward") {
+  for_each_case(golden(), "multiply", 4, [](OpRig& rig, const std::string& prefix) {
+    const HostTensor x = golden().values(prefix + "x"), s = golden().values(prefix + "s"),
+                     dy = golden().values(prefix + "dy");
+    const kernels::Layout plain = rig.plain(x.shape), other = x.shape.rank() == 4 ? rig.preferred(x.shape) : plain;
+    for (const kernels::Layout& layout : {plain, other}) {
+      const Products result = multiply(rig, x, s, dy, layout, false);
+      check(rig, result.y, prefix + "y");
+      check(rig, result.dx, prefix + "dx");
+      check(rig, result.ds, prefix + "ds");
+    }
+  });
+}
+
+TEST_CASE("copies of channels make torch.cat and slices, forward and backward") {
+  for_each_case(golden(), "concat", 2, [](OpRig& rig, const std::string& prefix) {
+    const HostTensor a = golden().values(prefix + "a"), b = golden().values(prefix + "b"),
+                     dy = golden().values(prefix + "dy");
+    const std::vector<double> channels = golden().values(prefix + "channels").values;
+    const auto begin = static_cast<std::int64_t>(channels[0]), count = static_cast<std::int64_t>(channels[1]) - begin;
+    const auto copy = [&](const HostTensor& from, const HostTensor& to, const Channels& which) {
+      return copy_channels(rig, from, to, which, {}, {});
+    };
+    const std::int64_t first = a.shape[1], second = b.shape[1];
+    HostTensor y = zeros(a.shape.without_first().without_first().prepended(first + second).prepended(a.shape[0]));
+    y = copy(b, copy(a, y, {0, 0, first}), {0, first, second});
+    check(rig, y, prefix + "y");
+    check(rig, copy(y, zeros(dy.shape), {begin, 0, count}), prefix + "part");
+    const HostTensor gradient = copy(dy, zeros(y.shape), {0, begin, count});
+    check(rig, copy(gradient, zeros(a.shape), {0, 0, first}), prefix + "da");
+    check(rig, copy(gradient, zeros(b.shape), {first, 0, second}), prefix + "db");
+  });
+}
+
 TEST_CASE("strided and 1x1 convolutions without a bias equal torch.nn.functional.conv2d, forward and backward") {
   for_each_case(golden(), "conv2d", 4, [](OpRig& rig, const std::string& prefix) {
     const HostTensor x = golden().values(prefix + "x"), w = golden().values(prefix + "w");

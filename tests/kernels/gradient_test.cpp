@@ -69,6 +69,23 @@ TEST_CASE("gradients of convolutions equal difference quotients") {
   }
 }
 
+TEST_CASE("gradients of products equal difference quotients, for a factor of each element, channel or pixel") {
+  OpRig rig(DeviceKind::reference);
+  Random random(23, RandomUse::synthetic);
+  const Shape shape{2, 3, 4, 5};
+  HostTensor x = random_tensor(shape, random);
+  const HostTensor dy = random_tensor(shape, random);
+  for (const Shape& factors : {shape, Shape{2, 3, 1, 1}, Shape{2, 1, 4, 5}}) {
+    INFO(to_string(factors));
+    HostTensor s = random_tensor(factors, random);
+    const auto products = [&] { return multiply(rig, x, s, dy, rig.plain(shape), false); };
+    const Products gradients = products();
+    const auto loss = [&] { return dot(products().y, dy); };
+    CHECK(relative_error(gradients.dx, difference_quotients(x, loss)) <= kTolerance);
+    CHECK(relative_error(gradients.ds, difference_quotients(s, loss)) <= kTolerance);
+  }
+}
+
 TEST_CASE("gradients of linear layers equal difference quotients, for flat and (N, C, H, W) inputs") {
   OpRig rig(DeviceKind::reference);
   const Layer layer = [&](const HostTensor& x, const HostTensor& w, const HostTensor& b, const HostTensor& dy,

@@ -2,6 +2,8 @@
 
 #include <functional>
 
+#include "support/catch.h"
+
 namespace dp::test {
 namespace {
 
@@ -191,6 +193,39 @@ HostTensor add(OpRig& rig, const HostTensor& a, const HostTensor& b, bool relu, 
   const DeviceTensor y = in_place ? first : rig.poisoned(first.desc);
   rig.run(*op, {first.data(), second.data(), y.data()});
   return rig.download(y);
+}
+
+Products multiply(OpRig& rig, const HostTensor& x, const HostTensor& s, const HostTensor& dy, const Layout& layout,
+                  bool in_place) {
+  const auto forward = rig.context().make_op(MultiplyForward{rig.desc(x.shape, layout), rig.desc(s.shape)});
+  const TensorDesc x_desc = forward->tensors()[0], s_desc = forward->tensors()[1];
+  const DeviceTensor factor = rig.upload(s, s_desc);
+  DeviceTensor from = rig.upload(x, x_desc), y = in_place ? from : rig.poisoned(x_desc);
+  rig.run(*forward, {from.data(), factor.data(), y.data()});
+  from = rig.upload(x, x_desc);
+
+  const auto backward = rig.context().make_op(MultiplyBackward{x_desc, s_desc});
+  const auto gradients = [&](bool wants_dx, bool wants_ds) {
+    const DeviceTensor dy_there = rig.upload(dy, x_desc), ds = rig.poisoned(s_desc),
+                       dx = in_place ? dy_there : rig.poisoned(x_desc);
+    rig.run(*backward, {dy_there.data(), from.data(), factor.data(), wants_dx ? dx.data() : nullptr,
+                        wants_ds ? ds.data() : nullptr});
+    return Products{{}, wants_dx ? rig.download(dx) : HostTensor{}, wants_ds ? rig.download(ds) : HostTensor{}};
+  };
+  Products all = gradients(true, true);
+  CHECK(gradients(true, false).dx.values == all.dx.values);
+  CHECK(gradients(false, true).ds.values == all.ds.values);
+  all.y = rig.download(y);
+  return all;
+}
+
+HostTensor copy_channels(OpRig& rig, const HostTensor& x, const HostTensor& y, const Channels& channels,
+                         const Layout& x_layout, const Layout& y_layout) {
+  const auto op = rig.context().make_op(CopyChannels{rig.desc(x.shape, x_layout), rig.desc(y.shape, y_layout),
+                                                     channels.from, channels.to, channels.count});
+  const DeviceTensor to = rig.upload(y, op->tensors()[1]);
+  rig.run(*op, {rig.upload(x, op->tensors()[0]).data(), to.data()});
+  return rig.download(to);
 }
 
 HostTensor dropout(OpRig& rig, const HostTensor& x, const DropoutSpec& spec, const std::vector<std::int64_t>& samples,

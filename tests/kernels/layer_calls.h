@@ -51,6 +51,18 @@ HostTensor function_backward(OpRig& rig, const HostTensor& dy, const HostTensor&
                              const kernels::Layout& layout, bool in_place);
 HostTensor add(OpRig& rig, const HostTensor& a, const HostTensor& b, bool relu, const kernels::Layout& layout,
                bool in_place);
+struct Products {
+  HostTensor y, dx, ds;
+};
+// In `layout` (resolved) of x; y in place on x, dx on dy. dx and ds are also computed alone, with equal bits.
+Products multiply(OpRig& rig, const HostTensor& x, const HostTensor& s, const HostTensor& dy,
+                  const kernels::Layout& layout, bool in_place);
+struct Channels {
+  std::int64_t from = 0, to = 0, count = 0;
+};
+// Returns y after the copy. `y`: before it.
+HostTensor copy_channels(OpRig& rig, const HostTensor& x, const HostTensor& y, const Channels& channels,
+                         const kernels::Layout& x_layout, const kernels::Layout& y_layout);
 HostTensor dropout(OpRig& rig, const HostTensor& x, const kernels::DropoutSpec& spec,
                    const std::vector<std::int64_t>& samples, const kernels::StepInputs& inputs,
                    const kernels::Layout& layout, bool in_place);

@@ -226,6 +226,31 @@ TEST_CASE("mixed precision: pools agree with the rounded reference, in every lay
     }
 }
 
+TEST_CASE("mixed precision: products are rounded once, and copied channels are exact") {
+  Random random(38, RandomUse::synthetic);
+  const Shape shape{7, 20, 6, 5};
+  const HostTensor x = random_tensor(shape, random), dy = random_tensor(shape, random);
+  for (const Shape& factors : {shape, Shape{7, 20, 1, 1}, Shape{7, 1, 6, 5}}) {
+    const HostTensor s = random_tensor(factors, random);
+    everywhere([&](OpRig& rig, OpRig& oracle) {
+      const Products expected = multiply(oracle, x, s, dy, oracle.plain(shape), false);
+      for (const kernels::Layout& layout : {rig.plain(shape), rig.preferred(shape)}) {
+        INFO(layout.name << " by " << to_string(factors));
+        const Products actual = multiply(rig, x, s, dy, layout, true);
+        check_rounded(rig, actual.y, expected.y);
+        check_rounded(rig, actual.dx, expected.dx);
+        check_rounded(rig, actual.ds, expected.ds);
+      }
+    });
+  }
+  const HostTensor before = random_tensor({7, 31, 6, 5}, random);
+  everywhere([&](OpRig& rig, OpRig& oracle) {
+    const HostTensor expected = copy_channels(oracle, x, before, {3, 14, 17}, {}, {});
+    for (const kernels::Layout& layout : {rig.plain(shape), rig.preferred(shape)})
+      CHECK(copy_channels(rig, x, before, {3, 14, 17}, layout, {}).values == expected.values);
+  });
+}
+
 TEST_CASE("mixed precision: group normalisation has exact statistics and rounds its outputs") {
   Random random(37, RandomUse::synthetic);
   for (const Shape& shape : {Shape{7, 6, 3, 5}, Shape{6, 8, 5, 4}, Shape{5, 32, 4, 3}})

@@ -116,6 +116,31 @@ TEST_CASE("average pools whose shapes do not fit are rejected with the shapes na
       "(2, 3, 2, 2)");
 }
 
+TEST_CASE("products and copies of channels whose shapes do not fit are rejected with the shapes named") {
+  const auto multiply = [](Shape x, Shape s) {
+    return [=](OpRig& rig) -> OpDesc { return MultiplyForward{rig.desc(x), rig.desc(s)}; };
+  };
+  check_refused(multiply({2, 3, 4, 5}, {2, 4, 1, 1}), "s (2, 4, 1, 1)");
+  check_refused(multiply({2, 3, 4, 5}, {1, 3, 1, 1}), "s (1, 3, 1, 1)");
+  check_refused(multiply({2, 3, 4, 5}, {2, 1, 5, 4}), "s (2, 1, 5, 4)");
+  check_refused(multiply({2, 3}, {2, 1}), "s (2, 1)");
+  check_refused(
+      [](OpRig& rig) -> OpDesc {
+        return MultiplyBackward{rig.desc({2, 3, 4, 5}), rig.desc({2, 3})};
+      },
+      "s (2, 3)");
+  const auto copy = [](Shape x, Shape y, std::int64_t from, std::int64_t to, std::int64_t count) {
+    return [=](OpRig& rig) -> OpDesc { return CopyChannels{rig.desc(x), rig.desc(y), from, to, count}; };
+  };
+  check_refused(copy({2, 3, 4, 5}, {2, 6, 5, 4}, 0, 0, 3), "y (2, 6, 5, 4)");
+  check_refused(copy({2, 3, 4, 5}, {1, 6, 4, 5}, 0, 0, 3), "y (1, 6, 4, 5)");
+  check_refused(copy({2, 3}, {2, 6, 1, 1}, 0, 0, 3), "y (2, 6, 1, 1)");
+  check_refused(copy({2, 3, 4}, {2, 6, 4}, 0, 0, 3), "y (2, 6, 4)");
+  for (const auto& [from, to, count] :
+       std::vector<std::array<std::int64_t, 3>>{{0, 0, 4}, {1, 0, 3}, {0, 4, 3}, {0, 0, 0}, {-1, 0, 2}, {0, -1, 2}})
+    check_refused(copy({2, 3, 4, 5}, {2, 6, 4, 5}, from, to, count), "y (2, 6, 4, 5)");
+}
+
 TEST_CASE("normalisations without images, parts or channels are rejected") {
   const Shape flat{6, 10};
   check_refused([&](OpRig& rig) -> OpDesc { return BatchNormMoments{rig.desc(flat)}; }, "(6, 10)");

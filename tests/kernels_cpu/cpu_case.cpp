@@ -146,6 +146,11 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   c.add(FunctionBackward{conv[2], Gelu{}}, {2}, true, {floats(conv[2]), floats(conv[2]), floats(conv[2])});
   c.add(DropoutApply{conv[2], spec}, {1}, true, {floats(conv[2]), floats(conv[2]), samples_memory(), step_memory()});
   c.add(AddForward{conv[2], true}, {2}, true, {floats(conv[2]), floats(conv[2]), floats(conv[2])});
+  for (const Shape& factors : {y, Shape{kBatch, 32, 1, 1}, Shape{kBatch, 1, 12, 10}}) {
+    c.product(MultiplyForward{conv[2], any(factors)}, 0, 0, {2});
+    c.product(MultiplyBackward{conv[2], any(factors)}, 0, 0, {3, 4});
+  }
+  c.product(CopyChannels{conv[2], any({kBatch, 40, 12, 10}), 3, 11, 29}, 0, 0, {1});
   add_norms(c, conv[2]);
   const auto vector = [&] { return random_memory(32 * 4); };
   Tensor variance = vector();

@@ -24,9 +24,9 @@ struct Init {
   float value = 0;
 };
 
-// Initial weights of a convolution: PyTorch's default, or torchvision's for residual networks (kaiming_normal_,
-// fan_out, ReLU).
-enum class ConvInit { torch_default, kaiming_normal_fan_out };
+// Initial weights of a convolution: PyTorch's default, or kaiming_normal_ for a ReLU, beside a bias of zeros:
+// torchvision has it by fan_out in residual networks and by fan_in in DenseNets.
+enum class ConvInit { torch_default, kaiming_normal_fan_out, kaiming_normal_fan_in };
 
 // Zeros around an image: so many rows above and below it, and columns left and right.
 struct Padding : HW {
@@ -72,7 +72,12 @@ struct InstanceNorm2d {  // a GroupNorm with one group for each channel; without
   double eps = 1e-5;
   bool affine = false;
 };
-struct Add {};  // of two tensors of equal shape
+struct Add {};       // of two tensors of equal shape
+struct Multiply {};  // of two tensors; the second may have one value for each channel or for each pixel
+struct Concat {};    // joins tensors along their channels
+struct Slice {       // consecutive channels
+  std::int64_t first = 0, count = 0;
+};
 struct Linear {
   std::int64_t out_features = 0;
   bool bias = true;
@@ -99,8 +104,8 @@ struct Dropout {
 struct Flatten {};  // (C,H,W) -> (C*H*W), in C,H,W order for every memory layout
 struct Input {};
 
-using LayerKind = std::variant<Input, Conv2d, BatchNorm2d, GroupNorm, Add, Linear, Relu, Activation, MaxPool2d,
-                               AvgPool2d, GlobalAvgPool2d, Dropout, Flatten>;
+using LayerKind = std::variant<Input, Conv2d, BatchNorm2d, GroupNorm, Add, Multiply, Concat, Slice, Linear, Relu,
+                               Activation, MaxPool2d, AvgPool2d, GlobalAvgPool2d, Dropout, Flatten>;
 
 struct Layer {
   std::string name;  // PyTorch's module path, "layer1.0.conv1"
@@ -167,6 +172,10 @@ class ModelBuilder {
   Node relu(Node x);
   Node activation(Node x, const Function& function);  // of each element: activation(x, dp::Gelu{})
   Node add(Node a, Node b);                           // two different nodes
+  // Element by element. One of them may have one value for each channel (C,1,1) or for each pixel (1,H,W) of the other.
+  Node multiply(Node a, Node b);
+  Node concat(const std::vector<Node>& parts);  // along C, or features; other sizes are equal, nodes different
+  Node slice(Node x, std::int64_t first, std::int64_t count);  // channels or features first ... first + count - 1
   Node max_pool2d(Node x, const MaxPool2d& options = {});
   Node avg_pool2d(Node x, const AvgPool2d& options = {});
   Node global_avg_pool2d(Node x);

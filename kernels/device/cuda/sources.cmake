@@ -18,6 +18,7 @@ foreach(name
     device/cuda/libraries/library_kernels
     device/cuda/upload
     elementwise/cuda
+    elementwise/cuda_channels
     elementwise/cuda_functions
     fused/cuda_fused_layers
     images/cuda

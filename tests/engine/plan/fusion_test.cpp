@@ -19,8 +19,9 @@ std::string text_of(const kernels::Window& window) {
 
 // "conv1+relu: conv -1, (2, 8, 8) to (3, 4, 4), relu, window 3,2,1, weight 0, bias 1, layer 1"
 std::string text_of(const Node& node) {
-  static constexpr const char* kKinds[] = {"conv",     "linear",   "norm", "group_norm", "add",
-                                           "max_pool", "avg_pool", "relu", "activation", "dropout"};
+  static constexpr const char* kKinds[] = {"conv",     "linear",     "norm",   "group_norm", "add",
+                                           "multiply", "concat",     "slice",  "max_pool",   "avg_pool",
+                                           "relu",     "activation", "dropout"};
   std::string text = node.name + ": " + kKinds[static_cast<std::size_t>(node.kind)];
   for (const int input : node.inputs) text += " " + std::to_string(input);
   text += ", " + to_string(node.input) + " to " + to_string(node.output);
@@ -38,6 +39,8 @@ std::string text_of(const Node& node) {
   if (node.bias >= 0) text += ", bias " + std::to_string(node.bias);
   if (node.kind == NodeKind::group_norm)
     text += ", groups " + std::to_string(node.groups) + ", eps 1/" + std::to_string(static_cast<int>(1 / node.eps));
+  for (const Shape& part : node.parts) text += ", part " + to_string(part);
+  if (node.kind == NodeKind::slice) text += ", from " + std::to_string(node.first);
   if (node.norm >= 0) text += ", norm " + std::to_string(node.norm);
   if (node.layer >= 0) text += ", layer " + std::to_string(node.layer);
   return text;
@@ -131,6 +134,21 @@ TEST_CASE("fusion: a group normalisation takes the ReLU that alone reads it") {
             "b: group_norm 0, (4, 4, 4) to (4, 4, 4), groups 4, eps 1/16, layer 3",
             "relu: relu 1, (4, 4, 4) to (4, 4, 4)", "add: add 2 1, (4, 4, 4) to (4, 4, 4)",
             "fc: linear 3, (4, 4, 4) to (2,), weight 2, bias 3, layer 7"});
+}
+
+TEST_CASE("fusion: a product, a concatenation and a slice are nodes of their own") {
+  ModelBuilder m("channels", Shape{3, 4, 4});
+  const auto all = m.concat({m.input(), m.relu(m.input()), m.slice(m.input(), 1, 2)});
+  const auto flat = m.flatten(m.multiply(m.global_avg_pool2d(all), all));
+  const auto x = m.concat({flat, m.linear("fc", flat, {.out_features = 2})});
+  CHECK(nodes_of(m.build(x), true) ==
+        std::vector<std::string>{
+            "relu: relu -1, (3, 4, 4) to (3, 4, 4)", "slice: slice -1, (3, 4, 4) to (2, 4, 4), from 1",
+            "concat: concat -1 0 1, (3, 4, 4) to (8, 4, 4), part (3, 4, 4), part (3, 4, 4), part (2, 4, 4)",
+            "avg_pool: avg_pool 2, (8, 4, 4) to (8, 1, 1), global",
+            "multiply: multiply 2 3, (8, 4, 4) to (8, 4, 4), part (8, 4, 4), part (8, 1, 1)",
+            "fc: linear 4, (8, 4, 4) to (2,), weight 0, bias 1, layer 7",
+            "concat: concat 4 5, (128,) to (130,), part (128,), part (2,)"});
 }
 
 TEST_CASE("norm fusion: biases, ReLUs and several readers limit what a convolution computes") {

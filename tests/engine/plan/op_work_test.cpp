@@ -259,6 +259,26 @@ TEST_CASE("no step is much faster than its lower bound", "[speed]") {
   CHECK(net.step_floor(32) < 3 * fastest);
 }
 
+TEST_CASE("op work: a product moves its tensors, and a copy of channels only these channels") {
+  ModelBuilder m("channels", Shape{4, 8, 8});
+  const auto x = m.conv2d("conv", m.input(), {.out_channels = 4, .kernel = 1});
+  const auto y = m.concat({m.multiply(x, m.global_avg_pool2d(x)), m.slice(x, 1, 2)});
+  const Planned planned(m.build(m.linear("fc", m.flatten(y), {.out_features = 3})));
+  std::map<std::string, std::vector<double>> bytes;  // by op and layer
+  for (const auto* stage : {&planned.plan().forward(), &planned.plan().backward()})
+    for (const PlanStep& step : *stage) {
+      const OpWork work = work_of(step);
+      if (work.kind.starts_with("multiply") || work.kind.starts_with("copy"))
+        bytes[work.kind + " " + work.label].push_back(work.bytes);
+    }
+  constexpr double kChannel = 4 * 8 * 8 * sizeof(double), kTensor = 4 * kChannel, kFactors = 4 * 4 * sizeof(double);
+  CHECK(bytes == std::map<std::string, std::vector<double>>{
+                     {"multiply_forward multiply", {2 * kTensor + kFactors}},
+                     {"multiply_backward multiply", {3 * kTensor + 2 * kFactors}},
+                     {"copy_channels slice", {4 * kChannel, 4 * kChannel}},
+                     {"copy_channels concat", {8 * kChannel, 4 * kChannel, 8 * kChannel, 4 * kChannel}}});
+}
+
 TEST_CASE("op work: a group normalisation moves two tensors forward and three backward, with weights and without") {
   ModelBuilder m("groups", Shape{4, 8, 8});
   auto x = m.conv2d("conv", m.input(), {.out_channels = 4, .kernel = 1});

@@ -21,7 +21,7 @@ class GraphWriter {
   }
 
   Model write() {
-    for (int layers = 3 + static_cast<int>(random_.below(8)); layers > 0; --layers) append_layer();
+    for (int layers = 4 + static_cast<int>(random_.below(8)); layers > 0; --layers) append_layer();
     return join_unread();
   }
 
@@ -51,6 +51,7 @@ class GraphWriter {
 
   void append_layer() {
     if (chance(0.3f) && append_add()) return;
+    if (chance(0.2f) && append_concat()) return;
     Place& x = pick();
     x.read = true;
     const Place from = x;  // a copy: places_ grows
@@ -69,8 +70,41 @@ class GraphWriter {
     return true;
   }
 
+  // Of two or three tensors.
+  bool append_concat() {
+    const Place& first = pick();
+    std::vector<std::size_t> parts{static_cast<std::size_t>(&first - places_.data())};
+    for (std::size_t i = 0; i < places_.size() && parts.size() < 3; ++i)
+      if (i != parts.front() && places_[i].shape.without_first() == first.shape.without_first() && chance(0.5f))
+        parts.push_back(i);
+    if (parts.size() < 2) return false;
+    std::vector<ModelBuilder::Node> nodes;
+    std::int64_t channels = 0;
+    for (const std::size_t part : parts) {
+      places_[part].read = true;
+      nodes.push_back(places_[part].node);
+      channels += places_[part].shape[0];
+    }
+    put(m_.concat(nodes), first.shape.without_first().prepended(channels));
+    return true;
+  }
+
+  void append_slice(const Place& x) {
+    const auto first = static_cast<std::int64_t>(random_.below(static_cast<std::uint32_t>(x.shape[0])));
+    const auto count = 1 + static_cast<std::int64_t>(random_.below(static_cast<std::uint32_t>(x.shape[0] - first)));
+    put(m_.slice(x.node, first, count), x.shape.without_first().prepended(count));
+  }
+
+  // As squeeze-and-excitation: by a factor for each channel, or for each pixel.
+  void append_product(const Place& x) {
+    const bool pixels = chance(0.4f);
+    auto factor = pixels ? x.node : m_.global_avg_pool2d(x.node);
+    factor = m_.conv2d(name("se"), factor, {.out_channels = pixels ? 1 : x.shape[0], .kernel = 1});
+    put(m_.multiply(x.node, m_.activation(factor, Sigmoid{})), x.shape);
+  }
+
   void append_to_map(const Place& x) {
-    switch (random_.below(13)) {
+    switch (random_.below(16)) {
       case 0:
       case 1:
       case 2: return append_conv(x);
@@ -85,12 +119,16 @@ class GraphWriter {
       case 11:
         put(m_.flatten(x.node), Shape{x.shape.numel()});
         return chance(0.5f) ? append_linear(read_newest()) : void();
+      case 12: return append_slice(x);
+      case 13:
+      case 14: return append_product(x);
       default: return put(m_.global_avg_pool2d(x.node), Shape{x.shape[0], 1, 1});
     }
   }
 
   void append_to_row(const Place& x) {
-    switch (random_.below(4)) {
+    switch (random_.below(5)) {
+      case 4: return append_slice(x);
       case 0: return append_relu(x);
       case 1: return append_dropout(x);
       default: return append_linear(x);
@@ -122,7 +160,7 @@ class GraphWriter {
     const bool few = x.shape[1] * x.shape[2] < 4;
     const double eps = one_of<double>({1e-3, 1e-2, 0.1});
     const std::int64_t groups = one_of<std::int64_t>({1, x.shape[0]});
-    if (chance(0.3f) && x.shape.numel() > groups)
+    if (chance(0.5f) && x.shape.numel() > groups)
       put(m_.group_norm(name("gn"), x.node, {.groups = groups, .eps = few ? 0.1 : eps, .affine = chance(0.7f)}),
           x.shape);
     else

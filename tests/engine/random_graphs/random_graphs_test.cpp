@@ -40,8 +40,10 @@ TEST_CASE("random graphs: sixty graphs cover every layer, several readers, and n
       }
     }
   }
-  for (std::size_t kind = 0; kind < std::variant_size_v<LayerKind>; ++kind)
+  for (std::size_t kind = 0; kind < std::variant_size_v<LayerKind>; ++kind) {
+    INFO("layer " << kind);
     CHECK(found["layer " + std::to_string(kind)] >= 10);
+  }
   for (const char* what :
        {"several readers", "residual of a residual", "add(relu(conv), x)", "dropout(relu(linear))"}) {
     INFO(what);

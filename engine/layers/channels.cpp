@@ -1,0 +1,86 @@
+// Layers that multiply by a factor for each channel or pixel, join tensors along their channels, or take some channels.
+#include "engine/layers/layers.h"
+
+namespace dp::engine {
+
+using namespace kernels;
+
+namespace {
+
+// The descriptor of `value` as a layer reads it, with `per_sample` as its shape: flattened, if the model flattens it.
+TensorDesc read_as(const Planner& plan, const PlanValue& value, const Shape& per_sample) {
+  const TensorDesc flat = plan.batched(per_sample);
+  return value.desc.shape == flat.shape ? plan.computed(value.desc) : flat;
+}
+
+}  // namespace
+
+void forward_multiply(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
+  const PlanValue s = plan.result_of(node.inputs[1]);
+  auto op = plan.make(MultiplyForward{read_as(plan, x, node.parts[0]), plan.batched(node.parts[1])});
+  result.x = plan.as(plan.forward, node.name, x, op.tensors()[0]);
+  result.saved = plan.as(plan.forward, node.name, s, op.tensors()[1]);
+  result.y = plan.new_value(result.x.desc);
+  plan.add(plan.forward, node.name, "", std::move(op),
+           {.x = result.x.where, .s = result.saved.where, .y = result.y.where});
+}
+
+void backward_multiply(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result) {
+  const int x = node.inputs[0], s = node.inputs[1];
+  const PlanValue dx = plan.needs_gradient(x) ? plan.gradients.in_place_or_new(dy) : PlanValue{};
+  const PlanValue ds = plan.needs_gradient(s) ? plan.new_value(result.saved.desc) : PlanValue{};
+  plan.add(plan.backward, node.name, "backward", plan.make(MultiplyBackward{result.x.desc, result.saved.desc}),
+           {.dy = dy.value.where, .x = result.x.where, .s = result.saved.where, .dx = dx.where, .ds = ds.where});
+  plan.gradients.give(x, dx, true);
+  plan.gradients.give(s, ds, true);
+}
+
+// The first input chooses the layout of the result. One step for each input copies it to its place.
+void forward_concat(Planner& plan, const Node& node, const PlanValue&, NodeResult& result) {
+  std::int64_t to = 0;
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    const PlanValue& part = plan.result_of(node.inputs[i]);
+    const std::int64_t channels = node.parts[i][0];
+    auto op = plan.make(CopyChannels{read_as(plan, part, node.parts[i]),
+                                     i == 0 ? plan.batched(node.output) : result.y.desc, 0, to, channels});
+    const PlanValue x = plan.as(plan.forward, node.name, part, op.tensors()[0]);
+    if (i == 0) result.x = x, result.y = plan.new_value(op.tensors()[1]);
+    plan.add(plan.forward, node.name, i == 0 ? "" : "part", std::move(op), {.x = x.where, .y = result.y.where});
+    to += channels;
+  }
+}
+
+void backward_concat(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult&) {
+  std::int64_t from = 0;
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    const int input = node.inputs[i];
+    const std::int64_t channels = node.parts[i][0];
+    if (plan.needs_gradient(input)) {
+      auto op = plan.make(
+          CopyChannels{dy.value.desc, read_as(plan, plan.result_of(input), node.parts[i]), from, 0, channels});
+      const PlanValue dx = plan.new_value(op.tensors()[1]);
+      plan.add(plan.backward, node.name, "backward", std::move(op), {.x = dy.value.where, .y = dx.where});
+      plan.gradients.give(input, dx, true);
+    }
+    from += channels;
+  }
+}
+
+void forward_slice(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
+  auto op =
+      plan.make(CopyChannels{read_as(plan, x, node.input), plan.batched(node.output), node.first, 0, node.output[0]});
+  result.x = plan.as(plan.forward, node.name, x, op.tensors()[0]);
+  result.y = plan.new_value(op.tensors()[1]);
+  plan.add(plan.forward, node.name, "", std::move(op), {.x = result.x.where, .y = result.y.where});
+}
+
+void backward_slice(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result) {
+  const PlanValue dx = plan.new_value(result.x.desc);
+  plan.add(plan.backward, node.name, "backward zeros", plan.make(Fill{dx.desc.layout.bytes}), {.dst = dx.where});
+  plan.add(plan.backward, node.name, "backward",
+           plan.make(CopyChannels{dy.value.desc, dx.desc, 0, node.first, node.output[0]}),
+           {.x = dy.value.where, .y = dx.where});
+  plan.gradients.give(node.inputs[0], dx, true);
+}
+
+}  // namespace dp::engine
