@@ -15,8 +15,9 @@ template <Model (*kMake)(const ResnetOptions&)>
 Model make_resnet(const Shape& input, std::int64_t classes) {
   return kMake({.classes = classes, .input = input});
 }
-Model make_mobilenet_v2(const Shape& input, std::int64_t classes) {
-  return mobilenet_v2({.classes = classes, .input = input});
+template <Model (*kMake)(const ImagenetOptions&)>
+Model make_imagenet(const Shape& input, std::int64_t classes) {
+  return kMake({.classes = classes, .input = input});
 }
 Model make_mlp(const Shape& input, std::int64_t classes) { return mlp({.input = input, .classes = classes}); }
 
@@ -52,6 +53,20 @@ Recipe wide_resnet_recipe() {
 // factor. A cosine ends near zero as well, after any number of epochs.
 Recipe mobilenet_recipe() { return {.dataset = "imagefolder", .lr = 0.045f, .weight_decay = 4e-5f, .batch_size = 256}; }
 
+// torchvision trained them with RMSprop for 600 epochs and heavier augmentation; a Recipe has SGD. The decay is theirs.
+Recipe mobilenet_v3_recipe() {
+  Recipe recipe = mobilenet_recipe();
+  recipe.weight_decay = 1e-5f;
+  return recipe;
+}
+
+// The paper's: as the ResNets, with Nesterov's momentum.
+Recipe densenet_recipe() {
+  Recipe recipe = imagenet_recipe();
+  recipe.nesterov = true;
+  return recipe;
+}
+
 }  // namespace
 
 const std::vector<Entry>& registry() {
@@ -74,7 +89,13 @@ const std::vector<Entry>& registry() {
       {"wide_resnet50_2", "resnet50 with bottlenecks of twice the width: 68.9 M parameters", wide_resnet_recipe(),
        make_resnet<wide_resnet50_2>},
       {"mobilenet_v2", "inverted residuals of depthwise convolutions: 3.5 M parameters", mobilenet_recipe(),
-       make_mobilenet_v2},
+       make_imagenet<mobilenet_v2>},
+      {"mobilenet_v3_small", "mobilenet with squeeze-and-excitation: 2.5 M parameters", mobilenet_v3_recipe(),
+       make_imagenet<mobilenet_v3_small>},
+      {"mobilenet_v3_large", "the same, deeper and wider: 5.5 M parameters", mobilenet_v3_recipe(),
+       make_imagenet<mobilenet_v3_large>},
+      {"densenet121", "layers that read all earlier ones of their block: 8.0 M parameters", densenet_recipe(),
+       make_imagenet<densenet121>},
       {"mlp", "one hidden layer of 128 units; the smallest example of a model", {}, make_mlp},
   };
   return entries;

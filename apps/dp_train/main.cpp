@@ -24,7 +24,7 @@ namespace {
 
 void list_models() {
   for (const dp::models::Entry& entry : dp::models::registry())
-    std::printf("%-16s %s\n", entry.name.c_str(), entry.summary.c_str());
+    std::printf("%-18s %s\n", entry.name.c_str(), entry.summary.c_str());
 }
 
 void list_datasets() {

@@ -24,6 +24,9 @@ struct Describe {
   std::string operator()(const BatchNorm2d& n) const { return fmt::format("norm {:g} {:g}", n.eps, n.momentum); }
   std::string operator()(const GroupNorm& n) const { return fmt::format("{} groups {:g}", n.groups, n.eps); }
   std::string operator()(const Add&) const { return "add"; }
+  std::string operator()(const Multiply&) const { return "multiply"; }
+  std::string operator()(const Concat&) const { return "concat"; }
+  std::string operator()(const Slice& s) const { return fmt::format("slice {} from {}", s.count, s.first); }
   std::string operator()(const Linear& l) const {
     return fmt::format("linear {}{}", l.out_features, l.bias ? ", bias" : "");
   }
@@ -153,12 +156,15 @@ TEST_CASE("the models have the documented layers and sizes") {
                      {"resnet152", {3, 224, 224}, 1000, 60192808},
                      {"resnext50_32x4d", {3, 224, 224}, 1000, 25028904},
                      {"wide_resnet50_2", {3, 224, 224}, 1000, 68883240},
-                     {"mobilenet_v2", {3, 224, 224}, 1000, 3504872}};
+                     {"mobilenet_v2", {3, 224, 224}, 1000, 3504872},
+                     {"mobilenet_v3_small", {3, 224, 224}, 1000, 2542856},
+                     {"mobilenet_v3_large", {3, 224, 224}, 1000, 5483032},
+                     {"densenet121", {3, 224, 224}, 1000, 7978856}};
   for (const auto& size : sizes) {
     INFO(size.name << ", " << size.classes << " classes");
     CHECK(models::find(size.name).make(size.input, size.classes).parameter_count() == size.parameters);
   }
-  CHECK(models::registry().size() == 10);
+  CHECK(models::registry().size() == 13);
 }
 
 struct Spread {
@@ -249,6 +255,9 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
       {"resnext50_32x4d", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::multistep, {27, 54, 81}, 90, 256},
       {"wide_resnet50_2", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::cosine, {}, 90, 256},
       {"mobilenet_v2", nullptr, "imagefolder", 0.045, 4e-5, ScheduleKind::cosine, {}, 90, 256},
+      {"mobilenet_v3_small", nullptr, "imagefolder", 0.045, 1e-5, ScheduleKind::cosine, {}, 90, 256},
+      {"mobilenet_v3_large", nullptr, "imagefolder", 0.045, 1e-5, ScheduleKind::cosine, {}, 90, 256},
+      {"densenet121", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
       {"mnist_convnet", "mnist", "mnist", 0.05, 0, ScheduleKind::cosine, {}, 3},
       {"mnist_convnet", "fashion_mnist", "fashion_mnist", 0.05, 0, ScheduleKind::cosine, {}, 10},
       {"mlp", "synthetic", "synthetic", 0.05, 0, ScheduleKind::cosine, {}, 1},
@@ -268,7 +277,7 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
     CHECK(o.batch_size == recipe.batch_size);
     CHECK(std::get<Sgd>(o.optimizer).lr == static_cast<float>(recipe.lr));
     CHECK(std::get<Sgd>(o.optimizer).momentum == 0.9f);
-    CHECK_FALSE(std::get<Sgd>(o.optimizer).nesterov);
+    CHECK(std::get<Sgd>(o.optimizer).nesterov == (std::string(recipe.model) == "densenet121"));
     CHECK(std::get<Sgd>(o.optimizer).weight_decay == static_cast<float>(recipe.weight_decay));
     CHECK(o.schedule.kind == recipe.schedule);
     CHECK(o.schedule.milestones == recipe.milestones);

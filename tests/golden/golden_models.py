@@ -1,11 +1,13 @@
 """Twenty training steps of torchvision's networks in PyTorch: in float64, and the error of float32."""
 
+import functools
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 import torchvision
 
-from golden_resnet import TRACKED, as_products, batch_of, drawn_state, network
+from golden_resnet import OTHERS, TRACKED, as_products, batch_of, drawn_state, network
 
 STEPS = 20
 CLASSES = 10
@@ -37,7 +39,8 @@ class NarrowResNet(torchvision.models.ResNet):
 SMALL = {
     "resnext50_32x4d": lambda: NarrowResNet(groups=32, width_per_group=4),
     "wide_resnet50_2": lambda: NarrowResNet(width_per_group=128),
-    "mobilenet_v2": lambda: network("mobilenet_v2", "imagenet", True, CLASSES),
+} | {
+    name: functools.partial(network, name, "imagenet", True, CLASSES) for name in ("mobilenet_v2", *OTHERS)
 }
 
 

@@ -23,7 +23,11 @@ const Sgd kSgd{.lr = 1e-4f, .momentum = 0.9f, .weight_decay = 0.1f};
 models::ResnetOptions resnet(std::int64_t width) {
   return {.classes = 10, .input = {3, 32, 32}, .stem = models::ResnetOptions::Stem::imagenet, .width = width};
 }
+// The networks that have no narrow form.
 const Model kMobilenet = models::mobilenet_v2({.classes = 10, .input = {3, 32, 32}});
+const Model kSmallV3 = models::mobilenet_v3_small({.classes = 10, .input = {3, 32, 32}});
+const Model kLargeV3 = models::mobilenet_v3_large({.classes = 10, .input = {3, 32, 32}});
+const Model kDensenet = models::densenet121({.classes = 10, .input = {3, 32, 32}});
 
 // Trains from the initial state of golden_resnet.py, without dropout, and compares the loss of each step.
 void train(DataParallel& net, const std::vector<double>& losses, int steps, double tolerance) {
@@ -38,12 +42,13 @@ void train(DataParallel& net, const std::vector<double>& losses, int steps, doub
   CHECK(worst.error <= tolerance);
 }
 
-void check_in_float64(const Model& small) {
+// `tolerance`: of the loss, and of the change of each tensor.
+void check_in_float64(const Model& small, double tolerance = 1e-8) {
   const GoldenFile golden(small.name() + ".safetensors");
   DataParallelOptions options = on_reference();
   options.dropout = false;
   DataParallel net(small, options);
-  train(net, golden.values("small.loss").values, kSteps, 1e-8);
+  train(net, golden.values("small.loss").values, kSteps, tolerance);
   Worst worst;  // relative to how far the tensor moved
   for (const auto& [name, tensor] : net.weights())
     if (tensor.dtype() == DType::i64)
@@ -51,7 +56,7 @@ void check_in_float64(const Model& small) {
     else
       worst.take(golden_error(golden, "small.end." + name, tensor), name);
   INFO(worst.name);
-  CHECK(worst.error <= 1e-8);
+  CHECK(worst.error <= tolerance);
 }
 
 // The first ten steps: later ones amplify rounding errors. The tolerance is five times the largest error of PyTorch's
@@ -69,6 +74,12 @@ void check_on_cpus(const Model& model) {
 }  // namespace
 
 TEST_CASE("twenty steps of MobileNetV2 in float64 equal PyTorch's", "[naive]") { check_in_float64(kMobilenet); }
+TEST_CASE("twenty steps of MobileNetV3 in float64 equal PyTorch's", "[naive]") {
+  constexpr double kHardSigmoid = 2e-7;  // PyTorch's derivative is 1.0f / 6.0f
+  check_in_float64(kSmallV3, kHardSigmoid);
+  check_in_float64(kLargeV3, kHardSigmoid);
+}
+TEST_CASE("twenty steps of DenseNet121 in float64 equal PyTorch's", "[naive]") { check_in_float64(kDensenet); }
 TEST_CASE("twenty steps of a narrow ResNeXt50 in float64 equal PyTorch's", "[naive]") {
   check_in_float64(models::resnext50_32x4d(resnet(16)));
 }
@@ -77,6 +88,11 @@ TEST_CASE("twenty steps of a narrow Wide ResNet50 in float64 equal PyTorch's", "
 }
 
 TEST_CASE("the first steps of MobileNetV2 on CPUs equal PyTorch's") { check_on_cpus(kMobilenet); }
+TEST_CASE("the first steps of MobileNetV3 on CPUs equal PyTorch's") {
+  check_on_cpus(kSmallV3);
+  check_on_cpus(kLargeV3);
+}
+TEST_CASE("the first steps of DenseNet121 on CPUs equal PyTorch's") { check_on_cpus(kDensenet); }
 TEST_CASE("the first steps of ResNeXt50 on CPUs equal PyTorch's") {
   check_on_cpus(models::resnext50_32x4d(resnet(64)));
 }

@@ -42,12 +42,19 @@ Model resnet152(const ResnetOptions& options = {});
 Model resnext50_32x4d(const ResnetOptions& options = {});
 Model wide_resnet50_2(const ResnetOptions& options = {});
 
-struct MobilenetOptions {
+struct ImagenetOptions {
   std::int64_t classes = 1000;
   Shape input{3, 224, 224};
 };
-// Inverted residuals of depthwise convolutions, ReLU6, dropout .2 before the classifier: torchvision's mobilenet_v2.
-Model mobilenet_v2(const MobilenetOptions& options = {});
+// Torchvision's networks of these names.
+// Inverted residuals of depthwise convolutions, ReLU6, dropout .2 before the classifier.
+Model mobilenet_v2(const ImagenetOptions& options = {});
+// The same with squeeze-and-excitation and hard-swish.
+Model mobilenet_v3_small(const ImagenetOptions& options = {});
+Model mobilenet_v3_large(const ImagenetOptions& options = {});
+// Four blocks of 6, 12, 24 and 16 layers. A layer reads the results of all earlier ones of its block and adds 32
+// channels.
+Model densenet121(const ImagenetOptions& options = {});
 
 struct MlpOptions {
   Shape input{1, 28, 28};

@@ -23,17 +23,20 @@ std::string printed(const Words& words, const TemporaryFolder& temp) {
 TEST_CASE("the lists of models and of data sets are tables") {
   const TemporaryFolder temp;
   CHECK(printed({"--list-models"}, temp) ==
-        "mnist_convnet    conv 32-64, fc 128: PyTorch's MNIST example, 1.2 M parameters\n"
-        "resnet18         residual, 18 layers, torchvision's names: 11.2 M parameters; 3x3 stem for images below 64 "
+        "mnist_convnet      conv 32-64, fc 128: PyTorch's MNIST example, 1.2 M parameters\n"
+        "resnet18           residual, 18 layers, torchvision's names: 11.2 M parameters; 3x3 stem for images below 64 "
         "pixels\n"
-        "resnet34         residual, 34 layers: 21.8 M parameters\n"
-        "resnet50         residual, 50 layers, bottlenecks: 25.6 M parameters\n"
-        "resnet101        residual, 101 layers, bottlenecks: 44.5 M parameters\n"
-        "resnet152        residual, 152 layers, bottlenecks: 60.2 M parameters\n"
-        "resnext50_32x4d  resnet50 with 32 groups of 4 channels: 25.0 M parameters\n"
-        "wide_resnet50_2  resnet50 with bottlenecks of twice the width: 68.9 M parameters\n"
-        "mobilenet_v2     inverted residuals of depthwise convolutions: 3.5 M parameters\n"
-        "mlp              one hidden layer of 128 units; the smallest example of a model\n");
+        "resnet34           residual, 34 layers: 21.8 M parameters\n"
+        "resnet50           residual, 50 layers, bottlenecks: 25.6 M parameters\n"
+        "resnet101          residual, 101 layers, bottlenecks: 44.5 M parameters\n"
+        "resnet152          residual, 152 layers, bottlenecks: 60.2 M parameters\n"
+        "resnext50_32x4d    resnet50 with 32 groups of 4 channels: 25.0 M parameters\n"
+        "wide_resnet50_2    resnet50 with bottlenecks of twice the width: 68.9 M parameters\n"
+        "mobilenet_v2       inverted residuals of depthwise convolutions: 3.5 M parameters\n"
+        "mobilenet_v3_small mobilenet with squeeze-and-excitation: 2.5 M parameters\n"
+        "mobilenet_v3_large the same, deeper and wider: 5.5 M parameters\n"
+        "densenet121        layers that read all earlier ones of their block: 8.0 M parameters\n"
+        "mlp                one hidden layer of 128 units; the smallest example of a model\n");
   CHECK(printed({"--list-datasets"}, temp) ==
         "data set       image          classes  epochs  network\n"
         "digits         (1, 28, 28)         10       1  mnist_convnet  drawn, needs no files\n"
