@@ -72,8 +72,19 @@ def resnet(name, input_shape, classes):
     return model
 
 
+def of_torchvision(name, input_shape, classes):
+    import torchvision
+
+    return getattr(torchvision.models, name)(num_classes=classes)
+
+
+RESNETS = (*(f"resnet{depth}" for depth in (18, 34, 50, 101, 152)), "resnext50_32x4d", "wide_resnet50_2")
 MODELS = {"mnist_convnet": MnistConvnet, "mlp": Mlp}
-MODELS |= {f"resnet{depth}": functools.partial(resnet, f"resnet{depth}") for depth in (18, 34, 50, 101, 152)}
+MODELS |= {name: functools.partial(resnet, name) for name in RESNETS}
+MODELS |= {
+    name: functools.partial(of_torchvision, name)
+    for name in ("mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "densenet121")
+}
 
 
 def read_inputs(path, model, input_shape, batch, batches, rows, images_on):
