@@ -132,10 +132,12 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
 }
 
 // Whether this rank failed because of a signal: it was still joining the process group, or another rank left.
-bool ended_by_signal(const dp::ProcessGroup* group, dp::ErrorCode code) {
+bool ended_by_signal(const dp::ProcessGroup* group, dp::ErrorCode code, Signals& signals) {
   if (received_signal() == 0) return false;
   if (group == nullptr) return true;
-  // A lost connection to another rank is an error of the device. Rank 0 may report that rank later: wait up to 10 s.
+  // A lost connection to another rank is an error of the device, and so is a failure of this device. Rank 0 reports a
+  // lost rank, perhaps later: wait up to 10 s. Meanwhile the signal thread must not end this process.
+  signals.unsaved.store(true);
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(10);
   while (code == dp::ErrorCode::device && !group->failure() && std::chrono::steady_clock::now() < until)
     std::this_thread::sleep_for(std::chrono::milliseconds(25));
@@ -189,7 +191,7 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     group = dp::ProcessGroup::join(*rank);
     return train(command, device_of_rank(command, *group), group, signals);
   } catch (const dp::Error& error) {
-    if (!ended_by_signal(group.get(), error.code())) throw;
+    if (!ended_by_signal(group.get(), error.code(), signals)) throw;
     return code_of();
   }
 }

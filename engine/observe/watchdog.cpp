@@ -55,7 +55,8 @@ bool Watchdog::sleep(double seconds) {
 void Watchdog::watch() {
   kernels::unpin_current_thread();
   const double limit = options_.seconds > 0 ? options_.seconds : std::numeric_limits<double>::infinity();
-  const double after_stop = std::min(limit, kAfterStop), interval = (options_.stop ? after_stop : limit) / kLooks;
+  const double after_stop = std::min(limit, options_.after_stop),
+               interval = (options_.stop ? after_stop : limit) / kLooks;
   std::uint64_t seen = 0;
   // Polls, not seconds: time in which the process was suspended does not count.
   int still = 0, still_after_stop = 0;

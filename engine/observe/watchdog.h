@@ -20,10 +20,11 @@ inline constexpr double kAfterStop = 15;  // less than what schedulers wait betw
 
 struct WatchdogOptions {
   double seconds = 0;                      // without progress of any replica; 0: no limit until `stop`
-  const std::atomic<int>* stop = nullptr;  // non-zero: from then on at most kAfterStop seconds without progress
-  int replicas = 1;                        // of this process
-  kernels::AbortFlag* abort = nullptr;     // raised to end the waits of a stalled call
-  bool others = false;  // other processes have replicas, which may be the cause and may raise the flag
+  const std::atomic<int>* stop = nullptr;  // non-zero: from then on at most `after_stop` seconds without progress
+  double after_stop = kAfterStop;
+  int replicas = 1;                     // of this process
+  kernels::AbortFlag* abort = nullptr;  // raised to end the waits of a stalled call
+  bool others = false;                  // other processes have replicas, which may be the cause and may raise the flag
   std::function<std::uint64_t(int)> progress_count{};  // changes when that replica makes progress
   std::function<bool(int)> waits{};                    // whether that replica waits for another one
   std::function<std::string(int)> name{};              // "replica 1 (cpu)"
@@ -36,7 +37,7 @@ struct WatchdogOptions {
 // After `seconds` without progress, raises the flag if a replica of this process is the cause. Otherwise first gives
 // other processes time to end the call. The call then ends, and verdict() gives the cause. If it does not end, because
 // a thread is blocked in code that does not check the flag, the error is printed and the process exits with status 6,
-// or after a signal with 128 + its number. This happens within twice `seconds`, or twice kAfterStop after a stop.
+// or after a signal with 128 + its number. This happens within twice `seconds`, or twice `after_stop` after a stop.
 class Watchdog {
  public:
   explicit Watchdog(WatchdogOptions options);

@@ -139,9 +139,10 @@ void Team::start_watchdog() {
   o.waits = [at](int i) { return at(i).context().stream_progress().waits; };
   o.name = [this, at](int i) { return name_of(at(i)); };
   o.last = [this, at](int i) { return last_work_of(at(i)); };
-  // Under DP_FAIL_GATE a replica that merely gets no core is not taken for a stalled one. Whether a GPU waits is not
-  // known.
-  if (stalls_are_gated())
+  // Under DP_FAIL_GATE a replica that merely gets no core is not taken for a stalled one, and after a stop the test has
+  // more time to open the gate. Whether a GPU waits is not known.
+  if (stalls_are_gated()) {
+    o.after_stop = 10 * kAfterStop;
     o.counts = [this, at] {
       const int stalled = gated_stalls();
       int idle = stalled + pool.finished();
@@ -151,6 +152,7 @@ void Team::start_watchdog() {
       }
       return stalled > 0 && idle >= static_cast<int>(workers.size());
     };
+  }
   if (o.others)
     o.silent = [this] {
       const std::vector<int> ranks = setup.options.process_group->state().silent_ranks();

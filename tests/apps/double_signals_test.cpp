@@ -82,8 +82,8 @@ void check_checkpoints(const Words& engine, int number) {
     write_tiny_mnist(temp.path());
     const Words launcher =
         sender == Sender::timeout ? Words{"/usr/bin/timeout", "--preserve-status", "10000"} : Words{};
-    Program program(endless(engine), temp.path(),
-                    {"DP_FAIL=stall:backward:dev0:30ms"},  // most signals arrive within a step
+    // Most signals arrive within a step. With a gate the watchdog gives a slow rank more time after a stop.
+    Program program(endless(engine), temp.path(), {"DP_FAIL=stall:backward:dev0:30ms", "DP_FAIL_GATE=" + temp / "gate"},
                     launcher, Program::Group::own);
     program.wait_for("[1/4]");
     pause_ms(random() % 60);

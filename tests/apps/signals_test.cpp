@@ -231,6 +231,23 @@ TEST_CASE("signals: a training step is finished, and the resumed run reaches the
     }
 }
 
+// A rank waits up to ten seconds for a report that another rank has left.
+TEST_CASE("signals: a rank that fails on its own after a signal reports its error") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  const StallGate gate(temp / "gate");
+  Program program(kTiny + kDdp + Words{"--output-dir", "run", "-p", "1"}, temp.path(),
+                  {"DP_FAIL=stall:backward:dev0:step2:600000ms,throw:update:dev0:step2", gate.variable()});
+  gate.wait_for();
+  ::kill(program.id(), SIGTERM);
+  program.wait_for_error("stopping after a checkpoint is written");
+  gate.open();
+  const Outcome outcome = program.wait();
+  INFO(outcome.err);
+  CHECK(outcome.code == 4);
+  CHECK(outcome.err.find("dp_train: error: rank ") != std::string::npos);
+}
+
 TEST_CASE("signals: a hang-up and a scheduler's warnings save the finished steps, and a repeat ends at once") {
   for (const Words& engine : {kDp, kDdp})
     for (const int number : {SIGHUP, SIGUSR1, SIGUSR2}) {

@@ -213,6 +213,24 @@ TEST_CASE("progress restarts the timeout") {
   watchdog.end();
 }
 
+TEST_CASE("the limit after a request to stop is 15 s, or that of the options") {
+  for (const double limit : {15, 150}) {
+    TimeOfWaits time;
+    Scene scene;
+    std::atomic<int> stop{15};
+    engine::WatchdogOptions options = scene.options(0, false);
+    options.stop = &stop;
+    if (limit > 15) options.after_stop = limit;
+    engine::Watchdog watchdog(options);
+    watchdog.begin();
+    time.pass(0.9 * limit);
+    CHECK(!scene.abort);
+    time.pass(0.2 * limit);
+    CHECK(scene.abort);
+    watchdog.end();
+  }
+}
+
 TEST_CASE("time without progress that does not count is no stall") {
   TimeOfWaits time;
   Scene scene;
@@ -239,6 +257,7 @@ TEST_CASE("after a request to stop, a call without progress ends in time, also w
   stop = 15;
   CHECK_THROWS_WITH(
       train(net, 1),
-      Catch::StartsWith("replica 0 (cpu) made no progress for 15 s after the request to stop: replica 0 (cpu) is "
+      // 15 s without HeldStall, which sets DP_FAIL_GATE
+      Catch::StartsWith("replica 0 (cpu) made no progress for 150 s after the request to stop: replica 0 (cpu) is "
                         "stalled in backward of step 1, last layer 'loss'"));
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <string_view>
 
 #include "dp/error.h"
@@ -377,27 +378,34 @@ void warm_up(const NcclApi& api, NcclWatch& watch, std::span<Context* const> con
   std::vector<Rank> ranks;
   for (Context* const context : contexts)
     ranks.push_back({context->allocate(bytes), context->allocate(bytes), context->make_stream()});
-  // One group: a thread that serves several ranks must launch the calls of all of them together.
+  // One group: a thread that serves several ranks must launch the calls of all of them together. The group's end
+  // launches them, so the thread leaves no rank's communicator before it.
   const auto group = [&](const auto& calls) {
     check_nccl(api, api.group_start(), "warming up");
     NcclResult first = NcclResult::success;
+    bool ended = false;
     const auto keep = [&](NcclResult result) {
       if (first == NcclResult::success) first = result;
     };
-    try {
-      for (std::size_t i = 0; i < ranks.size(); ++i) {
-        contexts[i]->bind_thread();
-        const cudaStream_t stream = of_cuda(*ranks[i].stream).native();
-        watch.link(i).enter("warming up", [&](NcclComm comm) {
-          calls(comm, first_rank + static_cast<int>(i), ranks[i], stream, keep);
-          return NcclResult::success;
-        });
+    const std::function<void(std::size_t)> enter_from = [&](std::size_t i) {
+      if (i == ranks.size()) {
+        ended = true;
+        return keep(api.group_end());
       }
+      contexts[i]->bind_thread();
+      const cudaStream_t stream = of_cuda(*ranks[i].stream).native();
+      watch.link(i).enter("warming up", [&](NcclComm comm) {
+        calls(comm, first_rank + static_cast<int>(i), ranks[i], stream, keep);
+        enter_from(i + 1);
+        return NcclResult::success;
+      });
+    };
+    try {
+      enter_from(0);
     } catch (...) {
-      api.group_end();
+      if (!ended) api.group_end();
       throw;
     }
-    keep(api.group_end());
     check_nccl(api, first, "warming up");
   };
   group([&](NcclComm comm, int, Rank& own, cudaStream_t stream, const auto& keep) {

@@ -37,10 +37,12 @@ class NcclLink final : public Guard {
   // Calls call(comm). Throws Aborted or Error(device) if the link has ended, Error(device) if the call fails.
   template <typename Call>
   void enter(const char* what, const Call& call) {
-    inside_ = true;
     NcclResult result = NcclResult::success;
-    if (!ended_) result = call(comm_);
-    inside_ = false;
+    {
+      inside_ = true;
+      const Leaving leaving{inside_};
+      if (!ended_) result = call(comm_);
+    }
     if (ended_) throw_end();
     if (result != NcclResult::success) fail(what, result);
   }
@@ -52,6 +54,10 @@ class NcclLink final : public Guard {
   void poll();
 
  private:
+  struct Leaving {
+    ~Leaving() { inside = false; }
+    std::atomic<bool>& inside;
+  };
   bool aborted() const { return abort_ != nullptr && abort_->load(std::memory_order_relaxed); }
   void end(const std::string& reason);  // empty: the abort flag was set
   [[noreturn]] void throw_end();
