@@ -115,7 +115,7 @@ struct CopyChannels {
     op.require(count >= 1 && from >= 0 && to >= 0 && from + count <= x.shape[1] && to + count <= y.shape[1],
                "the channels must be in both tensors");
   }
-  // That it reads and writes.
+  // The bytes that it reads and writes.
   double bytes() const {
     const std::int64_t elements = x.shape.numel() / x.shape[1] * count;
     return 2.0 * static_cast<double>(elements) * static_cast<double>(size_of(x.type));

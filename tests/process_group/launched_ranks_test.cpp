@@ -130,7 +130,7 @@ Launched launch(const std::string& scenario) {
 
 }  // namespace
 
-// In place of the library's. In the scenario "stop in a pause" the launcher pauses after each signal that it sends.
+// Replaces the C library's kill(). In the scenario "stop in a pause" the launcher pauses after each signal.
 extern "C" int kill(pid_t to, int number) noexcept {
   const bool sent = ::syscall(SYS_kill, to, number) == 0;
   if (number == SIGTERM && variable("DP_TEST_SCENARIO") == "stop in a pause") wait_for_rank("1 has judged");

@@ -58,7 +58,7 @@ TEST_CASE("in tmux the progress line is one line at 80x24 and at 50x20, and an i
   if (!std::filesystem::exists("/usr/bin/tmux")) DP_SKIP("tmux is not installed");
   const TemporaryFolder temp;
   const StallGate gate(temp / "gate");
-  const Tmux tmux(temp.path(), "--dataset digits --cpu 1 -b 16 -p 1 --max-steps 900 --output-dir run",
+  const Tmux tmux(temp.path(), "--dataset synthetic --model mlp --cpu 1 -b 16 -p 1 --max-steps 900 --output-dir run",
                   "DP_FAIL=stall:forward:dev0:step10:600000ms,stall:forward:dev0:step11:600000ms " + gate.variable());
   const auto progress_lines = [](const std::vector<std::string>& lines) {
     return std::count_if(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("Epoch"); });
