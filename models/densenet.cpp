@@ -51,7 +51,7 @@ class DensenetBuilder {
     options.init = ConvInit::kaiming_normal_fan_in;
     return m_.conv2d(name, x, options);
   }
-  // PyTorch's default, but torchvision sets the bias to zero.
+  // The weights have PyTorch's default distribution. The bias is zero.
   static Init uniform_of(std::int64_t features) {
     return {InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(features))};
   }

@@ -7,7 +7,7 @@ using namespace kernels;
 
 namespace {
 
-// The descriptor of `value` as a layer reads it, with `per_sample` as its shape: flattened, if the model flattens it.
+// The descriptor with which a layer reads `value`. `per_sample` is the shape in the model, which may be flattened.
 TensorDesc read_as(const Planner& plan, const PlanValue& value, const Shape& per_sample) {
   const TensorDesc flat = plan.batched(per_sample);
   return value.desc.shape == flat.shape ? plan.computed(value.desc) : flat;

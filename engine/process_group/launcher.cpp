@@ -253,7 +253,7 @@ class Launcher {
     return count;
   }
 
-  // One call for all: a rank that ends by the signal then finds that every other rank has it, too.
+  // One call signals all ranks. If a rank ends by the signal, every other rank has received it, too.
   void kill_all(int signal) {
     by_us_ = by_us_ || signal == SIGKILL;
     if (running() > 0) ::kill(-group_, signal);

@@ -21,12 +21,14 @@ struct Factors {
   T *y, *dx, *ds;  // null: not wanted
 };
 
-// A part of x whose factors follow one another like its elements: `runs` runs of `length` elements, `stride` apart.
+// Runs of contiguous elements of x. Element j of each run is multiplied by the factor s[j].
 struct Columns {
-  std::int64_t length, runs, stride;
+  std::int64_t length;  // of a run
+  std::int64_t runs;
+  std::int64_t stride;  // from one run to the next
 };
 
-// Writes y, or dx and ds, of the columns. Element j of every run has the factor s[j].
+// Writes y, or dx and ds.
 template <typename T>
 void multiply_columns(const Columns& part, const Factors<T>& at) {
   constexpr std::int64_t kChunk = 64;  // runs that are summed in float
@@ -55,7 +57,7 @@ void multiply_columns(const Columns& part, const Factors<T>& at) {
   });
 }
 
-// Writes y or dx of a run of elements with one factor. Returns the sum of dy * x.
+// Multiplies a run of contiguous elements by one factor: writes y or dx. Returns the sum of dy * x.
 template <typename T>
 double multiply_run(std::int64_t length, float s, const Factors<T>& at) {
   constexpr std::int64_t kChunk = 64 * kLanes;  // elements that are summed in float
@@ -83,7 +85,7 @@ double multiply_run(std::int64_t length, float s, const Factors<T>& at) {
 
 class MultiplyOp : public HostOp {
  public:
-  // `tensors`: how often x is read or written.
+  // `tensors`: number of tensors of x's size that the op reads or writes.
   MultiplyOp(const TensorDesc& x, const TensorDesc& s, int tensors, const CpuOpOptions& options)
       : broadcast_(broadcast_of(x.shape, s.shape)), x_(resolved_plain(x)) {
     s_ = {s.shape, s.type, broadcast_ == Broadcast::none ? x_.layout : plain_cpu_layout(s.shape, s.type)};
@@ -117,7 +119,7 @@ class MultiplyOp : public HostOp {
     return {at(all.dy, x), at(all.x, x), at(all.s, s), at(all.y, x), at(all.dx, x), at(all.ds, s)};
   }
 
-  // The whole buffers, padding included: it stays zero.
+  // Multiplies whole buffers. Their padding stays zero.
   template <typename T>
   void multiply_alike(const Factors<T>& all) const {
     const auto count = static_cast<std::int64_t>(x_.layout.bytes / sizeof(T));
@@ -134,7 +136,7 @@ class MultiplyOp : public HostOp {
     });
   }
 
-  // One sample's block of channels, with one factor for each channel.
+  // Multiplies one block of channels of one sample. Each channel has a factor.
   template <typename T>
   void multiply_channels(const Factors<T>& all, std::int64_t n, std::int64_t block) const {
     const std::int64_t pixels = view_.h * view_.w, first = block * view_.block,
@@ -152,7 +154,7 @@ class MultiplyOp : public HostOp {
           std::fill(to + p * view_.block + channels, to + (p + 1) * view_.block, T{});
   }
 
-  // One sample, with one factor for each pixel.
+  // Multiplies one sample. Each pixel has a factor.
   template <typename T>
   void multiply_pixels(const Factors<T>& all, std::int64_t n) const {
     const std::int64_t pixels = view_.h * view_.w;
@@ -209,7 +211,7 @@ class MultiplyBackwardOp final : public MultiplyOp {
 
 // CopyChannels.
 
-// A view with one pixel for (N,features), whose features count as channels.
+// The view of a tensor. The features of (N,features) are its channels, with one pixel each.
 ActivationView channels_of(const TensorDesc& tensor) {
   ActivationView view = view_of(tensor);
   if (tensor.shape.rank() == 4) return view;
@@ -239,7 +241,7 @@ class CopyChannelsOp final : public HostOp {
   }
 
  private:
-  // One sample, in runs of channels that are neighbours in both layouts.
+  // Copies one sample. A run is a range of channels that is contiguous in both layouts.
   template <typename T>
   void copy(const T* x, T* y) const {
     const std::int64_t pixels = y_.h * y_.w;

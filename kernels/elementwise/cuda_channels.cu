@@ -12,9 +12,10 @@ namespace {
 
 constexpr unsigned kThreads = 256, kWarps = kThreads / 32;
 
-// MultiplyForward and MultiplyBackward. With one factor for each channel or pixel, a sample is a matrix whose columns
-// are neighbours in memory. Each column has a factor, or each row: row-major, a row is a channel; channels last, a
-// pixel.
+// MultiplyForward and MultiplyBackward.
+//
+// The kernels treat a sample as a matrix with contiguous rows. A row is a channel in a row-major tensor and a pixel in a
+// channels-last one. So factors of channels belong to rows or to columns, and so do factors of pixels.
 
 template <int kWidth, typename T>
 __global__ void __launch_bounds__(kElementThreads) multiply_kernel(const T* x, const T* s, T* y, long long count) {
@@ -83,10 +84,11 @@ __global__ void __launch_bounds__(kThreads)
   if (ds && lane == 0) ds[row] = from_float<T>(sum);
 }
 
-// One factor for each column: a block takes 32 packs of columns and a part of the rows of a sample.
+// One factor for each column. A block takes 32 packs of columns and some of the rows of a sample.
 struct ColumnCut {
-  unsigned rows, row_packs;          // of a sample
-  unsigned tiles, parts, part_rows;  // blocks along the columns, along the rows; rows of a part
+  unsigned rows, row_packs;  // of a sample
+  unsigned tiles, parts;     // number of blocks along the columns, and along the rows
+  unsigned part_rows;        // rows of a block
 };
 
 // `sums`: (samples, parts, columns).
@@ -145,7 +147,7 @@ class MultiplyOp : public CudaOp {
     by_column_ = (broadcast_ == Broadcast::pixels) == order.channels_last;
   }
 
-  // Packs of four neighbours in a row.
+  // Whether a thread takes four contiguous elements of a row at once.
   bool packs(bool aligned) const { return aligned && columns_ % 4 == 0; }
 
   Broadcast broadcast_;
@@ -228,9 +230,11 @@ class MultiplyBackwardOp final : public MultiplyOp {
   }
 };
 
-// CopyChannels. A sample of y is a matrix whose columns are neighbours in memory: row-major, one row of all pixels of
-// the copied channels; channels last, a row for each pixel. If x has another order, the columns of x are `x_column`
-// apart.
+// CopyChannels.
+//
+// The kernel treats the copied channels of a sample of y as a matrix with contiguous rows. A row-major tensor has one
+// row, with all pixels of these channels. A channels-last tensor has a row for each pixel. If x has the other order,
+// the elements of a row are not contiguous in x: `x_column` is their distance.
 
 struct ChannelCopy {
   long long rows, row_packs;            // of a sample

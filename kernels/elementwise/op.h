@@ -61,7 +61,7 @@ struct AddForward {
 };
 DP_ON_EVERY_BACKEND(AddForward);
 
-// What one value of a factor s multiplies in x: an element, all pixels of a channel, or all channels of a pixel.
+// The elements of x that one factor multiplies: one element, all pixels of a channel, or all channels of a pixel.
 enum class Broadcast { none, pixels, channels };
 inline Broadcast broadcast_of(const Shape& x, const Shape& s) {
   return x == s ? Broadcast::none : s[1] == x[1] ? Broadcast::pixels : Broadcast::channels;
@@ -75,8 +75,8 @@ inline void check_factor(const OpCheck& op, const TensorDesc& x, const TensorDes
              "s must have x's shape, or one value for each channel or for each pixel");
 }
 
-// y = x * s. s has x's shape, or one value for each sample and channel (N,C,1,1), or for each sample and pixel
-// (N,1,H,W). y has x's layout, and so has an s of x's shape; other shapes of s are row-major. May run in place on x.
+// y = x * s. The shape of s is x's, (N,C,1,1) with a factor for each channel, or (N,1,H,W) with one for each pixel. y
+// has x's layout. If s has x's shape, it has x's layout, too; otherwise it is row-major. May run in place on x.
 struct MultiplyForward {
   static constexpr const char* kName = "multiply_forward";
   DP_ARGS(x, s, y);
@@ -86,8 +86,8 @@ struct MultiplyForward {
 };
 DP_ON_EVERY_BACKEND(MultiplyForward);
 
-// dx = dy * s; ds = dy * x, summed over the elements of x that one value of s multiplies. Layouts as in forward. dx or
-// ds may be null; dx may be dy.
+// dx = dy * s. ds is the sum of dy * x over the elements that a factor multiplies. Layouts as in forward. dx or ds may
+// be null. May run in place on dy.
 struct MultiplyBackward {
   static constexpr const char* kName = "multiply_backward";
   DP_ARGS(dy, x, s, dx, ds);

@@ -24,8 +24,8 @@ struct Init {
   float value = 0;
 };
 
-// Initial weights of a convolution: PyTorch's default, or kaiming_normal_ for a ReLU, beside a bias of zeros:
-// torchvision has it by fan_out in residual networks and by fan_in in DenseNets.
+// Initial weights of a convolution: PyTorch's default, or kaiming_normal_ for a ReLU and a bias of zeros. torchvision
+// uses fan_out in residual networks and fan_in in DenseNets.
 enum class ConvInit { torch_default, kaiming_normal_fan_out, kaiming_normal_fan_in };
 
 // Zeros around an image: so many rows above and below it, and columns left and right.

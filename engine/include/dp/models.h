@@ -46,7 +46,8 @@ struct ImagenetOptions {
   std::int64_t classes = 1000;
   Shape input{3, 224, 224};
 };
-// Torchvision's networks of these names.
+// The networks below equal torchvision's networks of the same names.
+
 // Inverted residuals of depthwise convolutions, ReLU6, dropout .2 before the classifier.
 Model mobilenet_v2(const ImagenetOptions& options = {});
 // The same with squeeze-and-excitation and hard-swish.

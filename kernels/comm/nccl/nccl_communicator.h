@@ -18,7 +18,7 @@
 
 namespace dp::kernels::cuda {
 
-// The clock of the time that a thread has to leave an NCCL call before ncclCommAbort. Tests replace it.
+// Before ncclCommAbort a thread has some time to leave its NCCL call. This is the clock of that time. Tests replace it.
 inline std::chrono::steady_clock::time_point (*nccl_clock)() = &std::chrono::steady_clock::now;
 
 // A watched NCCL communicator of one rank.
