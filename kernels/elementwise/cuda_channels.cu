@@ -14,8 +14,8 @@ constexpr unsigned kThreads = 256, kWarps = kThreads / 32;
 
 // MultiplyForward and MultiplyBackward.
 //
-// The kernels treat a sample as a matrix with contiguous rows. A row is a channel in a row-major tensor and a pixel in a
-// channels-last one. So factors of channels belong to rows or to columns, and so do factors of pixels.
+// The kernels treat a sample as a matrix with contiguous rows. A row is a channel in a row-major tensor and a pixel in
+// a channels-last one. Depending on the layout, each row has a factor, or each column.
 
 template <int kWidth, typename T>
 __global__ void __launch_bounds__(kElementThreads) multiply_kernel(const T* x, const T* s, T* y, long long count) {
