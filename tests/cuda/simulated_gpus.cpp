@@ -4,7 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 
-#include "kernels/comm/nccl/nccl_communicator.h"
+#include "kernels/comm/nccl/nccl_api.h"
 #include "kernels/comm/p2p/peers.h"
 #include "kernels/device/cuda/cuda_backend.h"
 #include "kernels/device/cuda/libraries/libraries.h"
@@ -39,7 +39,7 @@ SimulatedGpus::SimulatedGpus(int count, simt::Peer peers) {
   simt::reset();
   kernels::cuda::forget_enabled_peers();
   kernels::cuda::handles_abandoned = false;
-  kernels::cuda::abort_clock = kernels::cuda::nccl_clock = &standing;
+  kernels::cuda::abort_clock = &standing;
   simt::simulation().devices = count;
   simt::simulation().set_peers(peers);
   // For the probe, which is a separate process.

@@ -7,7 +7,8 @@
 namespace dp::test {
 
 // A simulated machine with `count` GPUs. Reports of the simulation fail the test case. After an abort, the engine waits
-// for work without a time limit, unless there is an ImpatientAborts, and for threads in calls of NCCL always.
+// for work without a time limit, unless there is an ImpatientAborts, and for each thread in a call of NCCL until it
+// leaves the call or waits for another rank.
 class SimulatedGpus {
  public:
   explicit SimulatedGpus(int count, simt::Peer peers = simt::Peer::works);  // corrupts: reported to work

@@ -17,8 +17,6 @@ namespace dp::kernels::cuda {
 namespace {
 
 constexpr std::chrono::milliseconds kPause{100};
-// A thread that stays in an NCCL call for longer waits for a peer. Only an abort during the call can free it.
-constexpr std::chrono::milliseconds kPatience{1000};
 
 }  // namespace
 
@@ -55,8 +53,8 @@ void NcclLink::end(const std::string& reason) {
   }
   ended_ = true;  // later enter() calls do not call NCCL; a thread inside, or launching a graph, gets time to leave
   if (cudaSetDevice(device_.index) != cudaSuccess) cudaGetLastError();
-  const auto patience = nccl_clock() + kPatience;
-  while ((!graphs_.drop() || inside_) && nccl_clock() < patience)
+  const auto since = std::chrono::steady_clock::now();
+  while ((!graphs_.drop() || inside_) && !waits_for_peer(comm_, since))
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   api_.comm_abort(comm_);
 }

@@ -18,8 +18,12 @@
 
 namespace dp::kernels::cuda {
 
-// Before ncclCommAbort a thread has some time to leave its NCCL call. This is the clock of that time. Tests replace it.
-inline std::chrono::steady_clock::time_point (*nccl_clock)() = &std::chrono::steady_clock::now;
+// Whether a thread in an NCCL call with this communicator waits for a peer, so that only an abort can free it. `since`:
+// when the call was first asked to end. NCCL does not say; a thread that stays for a second waits. Tests replace it.
+inline bool (*waits_for_peer)(NcclComm comm, std::chrono::steady_clock::time_point since) =
+    [](NcclComm, std::chrono::steady_clock::time_point since) {
+      return std::chrono::steady_clock::now() - since >= std::chrono::seconds(1);
+    };
 
 // A watched NCCL communicator of one rank.
 //

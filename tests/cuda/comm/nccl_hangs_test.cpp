@@ -17,6 +17,7 @@ using kernels::cuda::NcclApi;
 using kernels::cuda::NcclComm;
 using kernels::cuda::NcclId;
 using kernels::cuda::NcclResult;
+using kernels::cuda::NcclType;
 
 namespace {
 
@@ -73,17 +74,20 @@ void check_one_process(Hang hang) {
   }
 }
 
-void check_ranks(Hang hang) {
-  SimulatedGpus machine(2);
-  const simt::SimulatedNccl nccl;
-  const HangingNccl hanging(hang);
-  const std::vector<RankFailure> failures = on_ranks(2, [&](const std::shared_ptr<ProcessGroup>& group) {
+std::vector<RankFailure> failures_of_ranks() {
+  return on_ranks(2, [](const std::shared_ptr<ProcessGroup>& group) {
     DataParallelOptions options = watched(1);
     options.devices = gpus({group->rank()});
     options.process_group = group;
     const DataParallel net(narrow_convnet(), options);
   });
-  for (const RankFailure& failure : failures) {
+}
+
+void check_ranks(Hang hang) {
+  SimulatedGpus machine(2);
+  const simt::SimulatedNccl nccl;
+  const HangingNccl hanging(hang);
+  for (const RankFailure& failure : failures_of_ranks()) {
     INFO(failure.text);
     CHECK(failure.failed);
     CHECK(failure.code == ErrorCode::timeout);
@@ -91,7 +95,30 @@ void check_ranks(Hang hang) {
   }
 }
 
+// Rank 1 fails before it connects to rank 0, which waits for it until the watchdog sees that.
+void check_lost_peer() {
+  SimulatedGpus machine(2);
+  const simt::SimulatedNccl nccl;
+  const AfterAbort a_minute([] {});
+  static const simt::SimulatedNccl* simulated = nullptr;
+  static const NcclApi* real = nullptr;
+  static NcclApi api;
+  simulated = &nccl, real = kernels::cuda::nccl().api, api = *real;
+  api.send = [](const void* from, std::size_t count, NcclType type, int peer, NcclComm comm, cudaStream_t stream) {
+    if (peer == 1) return real->send(from, count, type, peer, comm, stream);
+    becomes([] { return simulated->waiting() == 1; });
+    return NcclResult::internal_error;
+  };
+  kernels::cuda::provide_nccl({&api, "failing", {}});
+  for (const RankFailure& failure : failures_of_ranks()) {
+    INFO(failure.text);
+    CHECK(failure.failed);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("nccl: a rank that waits for a peer in a call ends when the peer has failed") { check_lost_peer(); }
 
 TEST_CASE("nccl: a hang in the first collectives ends by the timeout, in one process") {
   check_one_process(Hang::first_collectives);

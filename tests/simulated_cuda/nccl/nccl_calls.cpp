@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <map>
 
+#include "kernels/comm/nccl/nccl_communicator.h"
 #include "simulated_cuda/driver_lock.h"
 #include "simulated_cuda/nccl/nccl_recorder.h"
 #include "simulated_cuda/nccl/nccl_state.h"
@@ -96,12 +97,27 @@ NcclResult launch(Comm comm, cudaStream_t stream, std::vector<NcclCall> calls) {
              : NcclResult::unhandled_cuda_error;
 }
 
+using CallsOfRanks = std::map<Comm, std::vector<NcclCall>>;  // of one thread
+
+// Returns false if one of the ranks has been aborted, or will be.
+bool connect_all(const CallsOfRanks& calls) {
+  const auto all = [&](bool waits) {
+    return std::all_of(calls.begin(), calls.end(),
+                       [&](const auto& own) { return connect(*own.first, own.second, waits); });
+  };
+  const auto set_waits = [&](bool waits) {
+    const QuietLock lock(nccl_state().mutex);
+    for (const auto& [comm, of_comm] : calls) comm->waits = waits;
+    return std::none_of(calls.begin(), calls.end(), [](const auto& own) { return own.first->given_up; });
+  };
+  if (!all(false)) return false;
+  set_waits(true);
+  const bool connected = all(true);
+  return set_waits(false) && connected;
+}
+
 NcclResult call(Comm comm, cudaStream_t stream, const NcclCall& one) {
-  if (depth == 0) {
-    for (const bool waits : {false, true})
-      if (!connect(*comm, {one}, waits)) return NcclResult::remote_error;
-    return launch(comm, stream, {one});
-  }
+  if (depth == 0) return connect_all({{comm, {one}}}) ? launch(comm, stream, {one}) : NcclResult::remote_error;
   pending.push_back({comm, stream, one});
   return NcclResult::success;
 }
@@ -218,12 +234,9 @@ NcclResult receive(void* to, std::size_t count, NcclType type, int peer, Comm co
 
 // Connects all communicators of the group at once.
 bool connect_pending() {
-  std::map<Comm, std::vector<NcclCall>> calls;
+  CallsOfRanks calls;
   for (const Pending& one : pending) calls[one.comm].push_back(one.call);
-  for (const bool waits : {false, true})
-    for (const auto& [comm, of_comm] : calls)
-      if (!connect(*comm, of_comm, waits)) return false;
-  return true;
+  return connect_all(calls);
 }
 
 NcclResult group_start() {
@@ -259,7 +272,22 @@ const NcclApi& api() {
 
 }  // namespace
 
+namespace {
+
+// If a thread is in a call that waits for another rank, ends the wait: the call fails, even if the rank comes now.
+// Returns whether one was. The communicator will then be aborted.
+bool give_up_waiting(Comm comm, std::chrono::steady_clock::time_point) {
+  const QuietLock lock(nccl_state().mutex);
+  if (!comm->waits) return false;
+  comm->given_up = true;
+  nccl_state().changed.notify_all();
+  return true;
+}
+
+}  // namespace
+
 SimulatedNccl::SimulatedNccl(std::chrono::milliseconds patience) {
+  waits_for_peer = &give_up_waiting;
   nccl_state().patience = patience;
   nccl_state().graphs_apart = false;
   provide_nccl({&api(), "simulated", {}});
@@ -305,6 +333,11 @@ void SimulatedNccl::break_rank(int device, NcclResult error) {
   const QuietLock lock(nccl_state().mutex);
   for (const auto& rank : nccl_state().ranks)
     if (rank->device == device) rank->error = error;
+}
+
+int SimulatedNccl::waiting() const {
+  const QuietLock lock(nccl_state().mutex);
+  return static_cast<int>(std::ranges::count_if(nccl_state().ranks, [](const auto& rank) { return rank->waits; }));
 }
 
 int SimulatedNccl::communicators() const {

@@ -11,7 +11,8 @@
 
 namespace dp::simt {
 
-// NCCL is available while this object exists. Its reports are in simt::take_reports().
+// NCCL is available while this object exists. Its reports are in simt::take_reports(). The product then decides by the
+// simulation, not by the time, whether a thread in a call waits for another rank (waits_for_peer).
 class SimulatedNccl {
  public:
   // `patience`: after this time a waiting call is reported as a hang and gives up.
@@ -29,6 +30,7 @@ class SimulatedNccl {
   static void allow_a_graph_for_each_replica();
   static void lose_patience();   // from now on waiting calls give up at once
   int late_connections() const;  // connections at a first use, summed over ranks
+  int waiting() const;           // ranks in a call that waits for another rank to connect
   int communicators() const;     // made so far
   int handles() const;           // ranks' handles that exist now
 };

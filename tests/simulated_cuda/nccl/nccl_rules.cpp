@@ -132,9 +132,9 @@ bool connect(NcclRank& rank, const std::vector<NcclCall>& calls, bool waits) {
     const std::set<int>& come = group.connecting[what];
     const std::size_t all = between_two ? 2 : static_cast<std::size_t>(group.size);
     const bool came = state.changed.wait_for(lock.get(), state.patience, [&] {
-      return come.size() == all || rank.aborted || rank.error != NcclResult::success;
+      return come.size() == all || rank.aborted || rank.given_up || rank.error != NcclResult::success;
     });
-    if (rank.aborted) return false;
+    if (rank.aborted || rank.given_up) return false;
     if (!came)
       report("NCCL: rank " + std::to_string(rank.rank) + " of " + name_of(group) + " waits for ever to connect for " +
              what);

@@ -106,7 +106,8 @@ void note_end(const kernels::cuda::NcclRank& rank);  // the rank's kernels no lo
 // Reports a graph without the collectives of all ranks of the process. The caller holds the lock.
 void check_graph(const NcclLaunch& launch);
 // Simulates the connection that NCCL makes at the first use of an algorithm or a peer: allocates memory (without
-// `waits`), then waits for the other ranks to do the same (with `waits`). Returns false if the rank has been aborted.
+// `waits`), then waits for the other ranks to do the same (with `waits`). Returns false if the rank has been aborted or
+// will be.
 bool connect(kernels::cuda::NcclRank& rank, const std::vector<NcclCall>& calls, bool waits);
 // Waits until no graph contains calls of the communicator.
 void wait_for_graphs(kernels::cuda::NcclRank& rank, const char* call);
@@ -119,6 +120,7 @@ struct dp::kernels::cuda::NcclRank {
   int rank, device;
   std::uint64_t launched = 0, finished = 0, collectives = 0;
   bool aborted = false, destroyed = false;
+  bool waits = false, given_up = false;  // in a call, for another rank to connect; will be aborted without it
   NcclResult error = NcclResult::success;
   std::thread::id process;  // ranks made by one thread count as one process
   int graphs = 0;           // number of graphs that contain its calls
