@@ -53,7 +53,8 @@ Recipe wide_resnet_recipe() {
 // factor. A cosine ends near zero as well, after any number of epochs.
 Recipe mobilenet_recipe() { return {.dataset = "imagefolder", .lr = 0.045f, .weight_decay = 4e-5f, .batch_size = 256}; }
 
-// torchvision trained them with RMSprop for 600 epochs and heavier augmentation; a Recipe has SGD. The decay is theirs.
+// Also of EfficientNet. torchvision trained MobileNetV3 with RMSprop for 600 epochs and heavier augmentation, as
+// EfficientNet's paper; a Recipe has SGD. The decay is theirs.
 Recipe mobilenet_v3_recipe() {
   Recipe recipe = mobilenet_recipe();
   recipe.weight_decay = 1e-5f;
@@ -94,6 +95,8 @@ const std::vector<Entry>& registry() {
        make_imagenet<mobilenet_v3_small>},
       {"mobilenet_v3_large", "the same, deeper and wider: 5.5 M parameters", mobilenet_v3_recipe(),
        make_imagenet<mobilenet_v3_large>},
+      {"efficientnet_b0", "mobilenet with squeeze-and-excitation, stochastic depth: 5.3 M parameters",
+       mobilenet_v3_recipe(), make_imagenet<efficientnet_b0>},
       {"densenet121", "layers that read all earlier ones of their block: 8.0 M parameters", densenet_recipe(),
        make_imagenet<densenet121>},
       {"mlp", "one hidden layer of 128 units; the smallest example of a model", {}, make_mlp},

@@ -233,10 +233,22 @@ ModelBuilder::Node ModelBuilder::global_avg_pool2d(Node x) {
   return append("", GlobalAvgPool2d{}, {x.index}, Shape{in[0], 1, 1});
 }
 
-ModelBuilder::Node ModelBuilder::dropout(const std::string& name, Node x, float p) {
+ModelBuilder::Node ModelBuilder::dropout(const std::string& name, Node x, const Dropout& options) {
   const Shape in = shape_of(x, name);
-  if (!(p >= 0.0f && p < 1.0f)) fail(name, "p must be in [0, 1)");
-  return append(name, Dropout{p}, {x.index}, in);
+  if (!(options.p >= 0.0f && options.p < 1.0f)) fail(name, "p must be in [0, 1)");
+  if (options.unit != Dropout::Unit::element && in.rank() != 3)
+    fail(name, "requires an input of (C, H, W), not " + to_string(in));
+  return append(name, options, {x.index}, in);
+}
+
+ModelBuilder::Node ModelBuilder::dropout(const std::string& name, Node x, float p) {
+  return dropout(name, x, Dropout{p});
+}
+ModelBuilder::Node ModelBuilder::dropout2d(const std::string& name, Node x, float p) {
+  return dropout(name, x, {p, Dropout::Unit::channel});
+}
+ModelBuilder::Node ModelBuilder::stochastic_depth(const std::string& name, Node x, float p) {
+  return dropout(name, x, {p, Dropout::Unit::sample});
 }
 
 ModelBuilder::Node ModelBuilder::flatten(Node x) {

@@ -35,6 +35,24 @@ void backward_multiply(Planner& plan, const Node& node, const NodeGradient& dy, 
   plan.gradients.give(s, ds, true);
 }
 
+void forward_drop_channels(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
+  auto factors = plan.make(DropFactors{plan.batched({node.output[0], 1, 1}), *node.dropout, node.whole_samples});
+  result.saved = plan.new_value(factors.tensors()[0]);
+  plan.add(plan.forward, node.name, "factors", std::move(factors),
+           {.samples = {Space::samples}, .inputs = {Space::step_inputs}, .y = result.saved.where});
+  result.x = plan.as(plan.forward, node.name, x, plan.computed(x.desc));
+  result.y = plan.new_value(result.x.desc);
+  plan.add(plan.forward, node.name, "", plan.make(MultiplyForward{result.x.desc, result.saved.desc}),
+           {.x = result.x.where, .s = result.saved.where, .y = result.y.where});
+}
+
+void backward_drop_channels(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result) {
+  const PlanValue to = plan.gradients.in_place_or_new(dy);
+  plan.add(plan.backward, node.name, "backward", plan.make(MultiplyForward{dy.value.desc, result.saved.desc}),
+           {.x = dy.value.where, .s = result.saved.where, .y = to.where});
+  plan.gradients.give(node.inputs[0], to, true);
+}
+
 // The first input chooses the layout of the result. One step for each input copies it to its place.
 void forward_concat(Planner& plan, const Node& node, const PlanValue&, NodeResult& result) {
   std::int64_t to = 0;

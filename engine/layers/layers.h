@@ -22,6 +22,7 @@ void forward_slice(Planner& plan, const Node& node, const PlanValue& x, NodeResu
 void forward_relu(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_activation(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_dropout(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void forward_drop_channels(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 
 // Backward: `dy` is the gradient of the result, without that of a ReLU at the node's end. The rule gives the inputs
 // their gradients, and marks those of parameters as finished.
@@ -36,6 +37,7 @@ void backward_concat(Planner& plan, const Node& node, const NodeGradient& dy, co
 void backward_slice(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_activation(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_dropout(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+void backward_drop_channels(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 // Returns dy times the derivative of a ReLU. The ReLU is the node itself or the last part of the node.
 NodeGradient backward_relu(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 // Takes up to two gradients, because the op adds them.

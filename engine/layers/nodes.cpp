@@ -33,6 +33,10 @@ class Layers {
     const auto* dropout = std::get_if<Dropout>(&layer(i).kind);
     return is<Input>(i) || is<Flatten>(i) || (dropout != nullptr && (!dropout_ || dropout->p == 0.0f));
   }
+  bool drops_elements(std::size_t i) const {
+    const auto* dropout = std::get_if<Dropout>(&layer(i).kind);
+    return dropout != nullptr && dropout->unit == Dropout::Unit::element && !inactive(i);
+  }
   // The only layer that reads layer i, or -1.
   int sole_reader(std::size_t i) const { return readers_[i].size() == 1 ? readers_[i][0] : -1; }
 
@@ -190,8 +194,9 @@ class Fuser : Layers {
     node.function = activation.function;
     take(node, i, name_of(activation.function));
   }
-  void fill(Node& node, const Dropout&, std::size_t i) {
-    node.kind = NodeKind::dropout;
+  void fill(Node& node, const Dropout& dropout, std::size_t i) {
+    node.kind = dropout.unit == Dropout::Unit::element ? NodeKind::dropout : NodeKind::drop_channels;
+    node.whole_samples = dropout.unit == Dropout::Unit::sample;
     take_dropout(node, i);
   }
   // They compute nothing: run() does not make nodes of them.
@@ -229,7 +234,7 @@ class Fuser : Layers {
     node.window = {pool.kernel, *pool.stride, pool.padding};
     take(node, i, "max_pool");
     const int reader = sole_reader(i);
-    if (reader >= 0 && is<Dropout>(index(reader)) && !inactive(index(reader))) take_dropout(node, index(reader));
+    if (reader >= 0 && drops_elements(index(reader))) take_dropout(node, index(reader));
   }
 
   std::vector<int> node_of_;  // per layer whose result is stored: the node that writes it

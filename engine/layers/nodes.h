@@ -27,7 +27,8 @@ enum class NodeKind {
   avg_pool,
   relu,
   activation,
-  dropout
+  dropout,
+  drop_channels
 };
 
 struct Node {
@@ -41,6 +42,7 @@ struct Node {
   std::int64_t groups = 1;                      // conv, group_norm
   double eps = 0;                               // group_norm
   std::int64_t first = 0;                       // slice: the first channel
+  bool whole_samples = false;                   // drop_channels: all channels of a sample together
   bool global = false;                          // avg_pool: over the whole image
   std::optional<kernels::DropoutSpec> dropout;  // of a dropout node, or fused into max_pool
   std::optional<Function> function;             // of an activation

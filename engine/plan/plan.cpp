@@ -30,6 +30,7 @@ void forward_node(Planner& plan, const Node& node, NodeResult& result) {
     case NodeKind::relu: return forward_relu(plan, node, x, result);
     case NodeKind::activation: return forward_activation(plan, node, x, result);
     case NodeKind::dropout: return forward_dropout(plan, node, x, result);
+    case NodeKind::drop_channels: return forward_drop_channels(plan, node, x, result);
   }
 }
 
@@ -51,6 +52,7 @@ void backward_node(Planner& plan, const Node& node, const NodeResult& result, st
     case NodeKind::slice: return backward_slice(plan, node, dy, result);
     case NodeKind::activation: return backward_activation(plan, node, dy, result);
     case NodeKind::dropout: return backward_dropout(plan, node, dy, result);
+    case NodeKind::drop_channels: return backward_drop_channels(plan, node, dy, result);
     case NodeKind::norm:  // handled above
     case NodeKind::relu: return plan.gradients.give(node.inputs[0], dy.value, dy.owned);
   }

@@ -1,4 +1,4 @@
-// Products that broadcast, and copies of channels, on CPUs.
+// Products that broadcast, the factors of dropped channels, and copies of channels, on CPUs.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -8,6 +8,7 @@
 #include "kernels/device/cpu/cpu_op.h"
 #include "kernels/device/cpu/lanes.h"
 #include "kernels/device/cpu/parallel.h"
+#include "kernels/elementwise/reference_dropout.h"
 #include "kernels/op_args.h"
 
 namespace dp::kernels {
@@ -209,6 +210,35 @@ class MultiplyBackwardOp final : public MultiplyOp {
   }
 };
 
+// DropFactors.
+
+class DropFactorsOp final : public HostOp {
+ public:
+  DropFactorsOp(const DropFactors& d) : dropout_(d.dropout), whole_samples_(d.whole_samples) {
+    tensors_ = {{d.y.shape, d.y.type, plain_cpu_layout(d.y.shape, d.y.type)}};
+  }
+  std::string implementation() const override { return "own:philox"; }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<DropFactors>(pointers);
+    const auto* const samples = static_cast<const std::int64_t*>(args.samples);
+    const auto& inputs = *static_cast<const StepInputs*>(args.inputs);
+    const std::int64_t channels = tensors_[0].shape[1];
+    const auto scale = static_cast<float>(reference::dropout_scale(dropout_));
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      for (std::int64_t i = 0; i < tensors_[0].shape.numel(); ++i) {
+        const std::int64_t element = whole_samples_ ? 0 : i % channels;
+        const bool kept = reference::dropout_keeps(dropout_, inputs, samples[i / channels], element);
+        static_cast<T*>(args.y)[i] = from_float<T>(kept ? scale : 0.f);
+      }
+    });
+  }
+
+ private:
+  DropoutSpec dropout_;
+  bool whole_samples_;
+};
+
 // CopyChannels.
 
 // The view of a tensor. The features of (N,features) are its channels, with one pixel each.
@@ -279,6 +309,7 @@ std::unique_ptr<HostOp> make(const MultiplyForward& d, const CpuOpOptions& optio
 std::unique_ptr<HostOp> make(const MultiplyBackward& d, const CpuOpOptions& options) {
   return std::make_unique<MultiplyBackwardOp>(d, options);
 }
+std::unique_ptr<HostOp> make(const DropFactors& d, const CpuOpOptions&) { return std::make_unique<DropFactorsOp>(d); }
 std::unique_ptr<HostOp> make(const CopyChannels& d, const CpuOpOptions& options) {
   return std::make_unique<CopyChannelsOp>(d, options);
 }

@@ -1,8 +1,9 @@
-// Products that broadcast, and copies of channels, on GPUs.
+// Products that broadcast, the factors of dropped channels, and copies of channels, on GPUs.
 #include <algorithm>
 
 #include "kernels/device/cuda/block.h"
 #include "kernels/device/cuda/cuda_op.h"
+#include "kernels/device/cuda/philox.h"
 #include "kernels/device/cuda/runtime.h"
 #include "kernels/elementwise/cuda.h"
 #include "kernels/op_args.h"
@@ -230,6 +231,43 @@ class MultiplyBackwardOp final : public MultiplyOp {
   }
 };
 
+// DropFactors. A thread for each factor.
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    drop_factors_kernel(const std::int64_t* samples, const StepInputs* inputs, T* y, unsigned count, unsigned channels,
+                        bool whole_samples, Dropping dropping) {
+  const unsigned index = blockIdx.x * kThreads + threadIdx.x;
+  if (index >= count) return;
+  const bool kept = dropout_keeps(*inputs, dropping, samples[index / channels], whole_samples ? 0 : index % channels);
+  y[index] = from_float<T>(kept ? dropping.scale : 0.f);
+}
+
+class DropFactorsOp final : public CudaOp {
+ public:
+  explicit DropFactorsOp(const DropFactors& desc)
+      : dropping_(dropping(desc.dropout)), whole_samples_(desc.whole_samples) {
+    tensors_ = {{desc.y.shape, desc.y.type, plain(desc.y.shape, desc.y.type)}};
+  }
+  std::string implementation() const override { return "own:philox"; }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<DropFactors>(pointers);
+    const unsigned count = index_count(tensors_[0]);
+    if (count == 0) return;
+    in_type(tensors_[0].type, [&]<typename T>() {
+      launch({"drop_factors", dim3(blocks_for(count, kThreads)), dim3(kThreads), stream}, drop_factors_kernel<T>,
+             args.samples, args.inputs, args.y, count, static_cast<unsigned>(tensors_[0].shape[1]), whole_samples_,
+             dropping_);
+    });
+  }
+
+ private:
+  Dropping dropping_;
+  bool whole_samples_;
+};
+
 // CopyChannels.
 //
 // The kernel treats the copied channels of a sample of y as a matrix with contiguous rows. A row-major tensor has one
@@ -317,6 +355,9 @@ std::unique_ptr<CudaOp> make(const MultiplyForward& desc, const CudaOpOptions&) 
 }
 std::unique_ptr<CudaOp> make(const MultiplyBackward& desc, const CudaOpOptions&) {
   return std::make_unique<MultiplyBackwardOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const DropFactors& desc, const CudaOpOptions&) {
+  return std::make_unique<DropFactorsOp>(desc);
 }
 std::unique_ptr<CudaOp> make(const CopyChannels& desc, const CudaOpOptions&) {
   return std::make_unique<CopyChannelsOp>(desc);

@@ -139,6 +139,24 @@ struct DropoutApply {
 };
 DP_ON_EVERY_BACKEND(DropoutApply);
 
+// The factors of a dropout of whole channels, or of whole samples: y = kept ? 1/(1-p) : 0, a value for each sample and
+// channel. dp::dropout_words determines which are kept, by the number of the channel; of a whole sample, 0.
+struct DropFactors {
+  static constexpr const char* kName = "drop_factors";
+  DP_ARGS(samples, inputs, y);  // samples: i64 (N). inputs: StepInputs
+  TensorDesc y;                 // (N,C,1,1), row-major
+  DropoutSpec dropout;
+  bool whole_samples = false;
+
+  void check(const OpCheck& op) const {
+    op.one_type({&y});
+    op.rank({&y}, 4);
+    op.require(y.shape[2] == 1 && y.shape[3] == 1, "there is one factor for each sample and channel");
+    op.dropout(dropout);
+  }
+};
+DP_ON_EVERY_BACKEND(DropFactors);
+
 // Copies elements to another layout or float type: between f32 and f64, or with mixed precision between the compute
 // type and bf16 or f16. Padding of the destination becomes zero.
 struct Reorder {

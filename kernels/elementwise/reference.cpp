@@ -160,6 +160,23 @@ class DropoutOp final : public ReferenceOp<DropoutApply> {
   }
 };
 
+class DropFactorsOp final : public ReferenceOp<DropFactors> {
+ public:
+  explicit DropFactorsOp(const DropFactors& desc) : ReferenceOp(desc, {desc.y}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<DropFactors>(pointers);
+    const auto* samples = static_cast<const std::int64_t*>(args.samples);
+    const auto& inputs = *static_cast<const StepInputs*>(args.inputs);
+    const std::int64_t channels = shape(0)[1];
+    for (std::int64_t i = 0; i < shape(0).numel(); ++i) {
+      const std::int64_t element = desc_.whole_samples ? 0 : i % channels;
+      const bool kept = dropout_keeps(desc_.dropout, inputs, samples[i / channels], element);
+      f64(args.y)[i] = kept ? dropout_scale(desc_.dropout) : 0;
+    }
+  }
+};
+
 class FillOp final : public ReferenceOp<Fill> {
  public:
   explicit FillOp(const Fill& desc) : ReferenceOp(desc, {}) {}
@@ -193,6 +210,7 @@ std::unique_ptr<HostOp> make(const MultiplyForward& desc) { return std::make_uni
 std::unique_ptr<HostOp> make(const MultiplyBackward& desc) { return std::make_unique<MultiplyBackwardOp>(desc); }
 std::unique_ptr<HostOp> make(const CopyChannels& desc) { return std::make_unique<CopyChannelsOp>(desc); }
 std::unique_ptr<HostOp> make(const DropoutApply& desc) { return std::make_unique<DropoutOp>(desc); }
+std::unique_ptr<HostOp> make(const DropFactors& desc) { return std::make_unique<DropFactorsOp>(desc); }
 std::unique_ptr<HostOp> make(const Fill& desc) { return std::make_unique<FillOp>(desc); }
 std::unique_ptr<HostOp> make(const Accumulate& desc) { return std::make_unique<AccumulateOp>(desc); }
 

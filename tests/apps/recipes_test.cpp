@@ -159,12 +159,13 @@ TEST_CASE("the models have the documented layers and sizes") {
                      {"mobilenet_v2", {3, 224, 224}, 1000, 3504872},
                      {"mobilenet_v3_small", {3, 224, 224}, 1000, 2542856},
                      {"mobilenet_v3_large", {3, 224, 224}, 1000, 5483032},
+                     {"efficientnet_b0", {3, 224, 224}, 1000, 5288548},
                      {"densenet121", {3, 224, 224}, 1000, 7978856}};
   for (const auto& size : sizes) {
     INFO(size.name << ", " << size.classes << " classes");
     CHECK(models::find(size.name).make(size.input, size.classes).parameter_count() == size.parameters);
   }
-  CHECK(models::registry().size() == 13);
+  CHECK(models::registry().size() == 14);
 }
 
 struct Spread {
@@ -257,6 +258,7 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
       {"mobilenet_v2", nullptr, "imagefolder", 0.045, 4e-5, ScheduleKind::cosine, {}, 90, 256},
       {"mobilenet_v3_small", nullptr, "imagefolder", 0.045, 1e-5, ScheduleKind::cosine, {}, 90, 256},
       {"mobilenet_v3_large", nullptr, "imagefolder", 0.045, 1e-5, ScheduleKind::cosine, {}, 90, 256},
+      {"efficientnet_b0", nullptr, "imagefolder", 0.045, 1e-5, ScheduleKind::cosine, {}, 90, 256},
       {"densenet121", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
       {"mnist_convnet", "mnist", "mnist", 0.05, 0, ScheduleKind::cosine, {}, 3},
       {"mnist_convnet", "fashion_mnist", "fashion_mnist", 0.05, 0, ScheduleKind::cosine, {}, 10},

@@ -231,6 +231,18 @@ TEST_CASE("products, concatenations and slices have the shapes of PyTorch's, and
         "other, not (4, 5, 9) and (6, 1, 1)");
 }
 
+TEST_CASE("dropouts of whole channels and samples require images and a probability below 1") {
+  const auto drop = [](const auto& append, const Shape& input = {2, 3, 3}) {
+    return refusal([&](ModelBuilder& m) { append(m); }, input);
+  };
+  CHECK(drop([](ModelBuilder& m) { m.dropout2d("d", m.input(), 0.5f); }) == "accepted");
+  CHECK(drop([](ModelBuilder& m) { m.stochastic_depth("d", m.input(), 0); }) == "accepted");
+  CHECK(drop([](ModelBuilder& m) { m.dropout2d("d", m.input(), 1); }) == "layer 'd': p must be in [0, 1)");
+  CHECK(drop([](ModelBuilder& m) { m.stochastic_depth("d", m.input(), -0.1f); }) == "layer 'd': p must be in [0, 1)");
+  CHECK(drop([](ModelBuilder& m) { m.dropout2d("d", m.input(), 0.5f); }, {7}) ==
+        "layer 'd': requires an input of (C, H, W), not (7,)");
+}
+
 TEST_CASE(
     "group normalisation has a weight and a bias unless affine is false, and instance normalisation only if it is "
     "true") {
@@ -339,7 +351,7 @@ TEST_CASE("a model that does not exist, or does not fit the images, is rejected 
   CHECK_THROWS_WITH(models::find("resnet"),
                     "model 'resnet' does not exist; choose one of mnist_convnet, resnet18, resnet34, resnet50, "
                     "resnet101, resnet152, resnext50_32x4d, wide_resnet50_2, mobilenet_v2, mobilenet_v3_small, "
-                    "mobilenet_v3_large, densenet121, mlp");
+                    "mobilenet_v3_large, efficientnet_b0, densenet121, mlp");
   CHECK_THROWS_WITH(models::find("mnist_convnet").make({3, 28, 28}, 10),
                     "model 'mnist_convnet' requires images of (1, 28, 28), not (3, 28, 28); choose another model or "
                     "data set");

@@ -38,7 +38,7 @@ CASES["mobilenet_v2"] = {
     "imagenet": ("imagenet", True, 20, 64, 4, 1),
     "kinkless": ("imagenet", True, 10, 48, 8, 262),
 }
-OTHERS = ("mobilenet_v3_small", "mobilenet_v3_large", "densenet121")
+OTHERS = ("mobilenet_v3_small", "mobilenet_v3_large", "densenet121", "efficientnet_b0")
 for _network in OTHERS:
     CASES[_network] = {"imagenet": ("imagenet", True, 20, 64, 4, 1)}
 # The distance of "kinkless" from a kink.
@@ -54,7 +54,7 @@ RUNNING_PRODUCTS = [(_network, "imagenet") for _network in ("resnext50_32x4d", "
 def network(name, stem, relu, classes):
     model = getattr(torchvision.models, name)(num_classes=classes)
     for module in model.modules():
-        if isinstance(module, torch.nn.Dropout):
+        if isinstance(module, (torch.nn.Dropout, torchvision.ops.StochasticDepth)):
             module.p = 0.0  # random masks are not PyTorch's
     if stem == "cifar":
         model.conv1 = torch.nn.Conv2d(3, 64, 3, padding=1, bias=False)

@@ -27,6 +27,7 @@ models::ResnetOptions resnet(std::int64_t width) {
 const Model kMobilenet = models::mobilenet_v2({.classes = 10, .input = {3, 32, 32}});
 const Model kSmallV3 = models::mobilenet_v3_small({.classes = 10, .input = {3, 32, 32}});
 const Model kLargeV3 = models::mobilenet_v3_large({.classes = 10, .input = {3, 32, 32}});
+const Model kEfficientnet = models::efficientnet_b0({.classes = 10, .input = {3, 32, 32}});
 const Model kDensenet = models::densenet121({.classes = 10, .input = {3, 32, 32}});
 
 // Trains from the initial state of golden_resnet.py, without dropout, and compares the loss of each step.
@@ -79,6 +80,7 @@ TEST_CASE("twenty steps of MobileNetV3 in float64 equal PyTorch's", "[naive]") {
   check_in_float64(kSmallV3, kHardSigmoid);
   check_in_float64(kLargeV3, kHardSigmoid);
 }
+TEST_CASE("twenty steps of EfficientNet-B0 in float64 equal PyTorch's", "[naive]") { check_in_float64(kEfficientnet); }
 TEST_CASE("twenty steps of DenseNet121 in float64 equal PyTorch's", "[naive]") { check_in_float64(kDensenet); }
 TEST_CASE("twenty steps of a narrow ResNeXt50 in float64 equal PyTorch's", "[naive]") {
   check_in_float64(models::resnext50_32x4d(resnet(16)));
@@ -92,6 +94,7 @@ TEST_CASE("the first steps of MobileNetV3 on CPUs equal PyTorch's") {
   check_on_cpus(kSmallV3);
   check_on_cpus(kLargeV3);
 }
+TEST_CASE("the first steps of EfficientNet-B0 on CPUs equal PyTorch's") { check_on_cpus(kEfficientnet); }
 TEST_CASE("the first steps of DenseNet121 on CPUs equal PyTorch's") { check_on_cpus(kDensenet); }
 TEST_CASE("the first steps of ResNeXt50 on CPUs equal PyTorch's") {
   check_on_cpus(models::resnext50_32x4d(resnet(64)));

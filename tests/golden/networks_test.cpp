@@ -1,4 +1,4 @@
-// The engine's MobileNetV3 and DenseNet against torchvision's in float64: forward, running statistics, gradients,
+// The engine's MobileNetV3, DenseNet and EfficientNet against torchvision's in float64: forward, running statistics, gradients,
 // predictions.
 #include "dp/models.h"
 #include "golden/resnet_cases.h"
@@ -34,6 +34,9 @@ TEST_CASE("small MobileNetV3 equals torchvision's") {
 }
 TEST_CASE("large MobileNetV3 equals torchvision's") {
   check_network(models::mobilenet_v3_large, {.in_float64 = 2e-7, .on_cpus = 2e-2}, 174);
+}
+TEST_CASE("EfficientNet-B0 equals torchvision's") {
+  check_network(models::efficientnet_b0, {.in_float64 = 1e-10, .on_cpus = 1e-4}, 213);
 }
 TEST_CASE("DenseNet121 equals torchvision's") {
   check_network(models::densenet121, {.in_float64 = 1e-8, .on_cpus = 6e-2}, 364);

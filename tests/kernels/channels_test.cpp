@@ -62,6 +62,31 @@ TEST_CASE("a product multiplies each element, channel or pixel by its factor, in
   }
 }
 
+TEST_CASE("dropped channels and samples follow dropout's random words, and the kept ones are scaled") {
+  const kernels::StepInputs inputs{.seed = 0xfedcba9876543210, .step = (std::uint64_t{1} << 32) + 5};
+  std::vector<std::int64_t> samples;
+  for (std::int64_t n = 0; n < 67; ++n) samples.push_back(1000 * n + (n << 34));
+  for (const std::int64_t channels : {1, 7, 32})
+    for (const float p : {0.0f, 0.25f, 0.9f})
+      for (const bool whole_samples : {false, true}) {
+        const kernels::DropoutSpec spec{p, 11};
+        HostTensor expected = zeros({67, channels, 1, 1});
+        for (std::size_t i = 0; i < expected.values.size(); ++i) {
+          const auto n = i / static_cast<std::size_t>(channels);
+          const auto element = whole_samples ? 0u : static_cast<std::uint32_t>(i % static_cast<std::size_t>(channels));
+          const PhiloxWords words =
+              dropout_words(inputs.seed, spec.layer, inputs.step, static_cast<std::uint64_t>(samples[n]), element / 4);
+          expected.values[i] = words[element % 4] < drop_threshold(p) ? 0 : 1 / (1 - static_cast<double>(p));
+        }
+        for (const DeviceKind kind : tested_kinds()) {
+          OpRig rig(kind);
+          INFO(to_string(Device{kind, 0}) << " " << channels << " channels, p " << p << " " << whole_samples);
+          CHECK(relative_error(drop_factors(rig, channels, spec, whole_samples, samples, inputs), expected) <=
+                kRounding);
+        }
+      }
+}
+
 TEST_CASE("copied channels arrive between any two layouts, and all others stay as they are") {
   Random random(82, RandomUse::synthetic);
   struct Copy {

@@ -219,6 +219,17 @@ Products multiply(OpRig& rig, const HostTensor& x, const HostTensor& s, const Ho
   return all;
 }
 
+HostTensor drop_factors(OpRig& rig, std::int64_t channels, const DropoutSpec& spec, bool whole_samples,
+                        const std::vector<std::int64_t>& samples, const StepInputs& inputs) {
+  const Shape shape{static_cast<std::int64_t>(samples.size()), channels, 1, 1};
+  const auto op = rig.context().make_op(DropFactors{rig.desc(shape), spec, whole_samples});
+  const auto keys = rig.upload_bytes(samples.data(), samples.size() * sizeof(samples[0]));
+  const auto step = rig.upload_bytes(&inputs, sizeof inputs);
+  const DeviceTensor y = rig.poisoned(op->tensors()[0]);
+  rig.run(*op, {keys->data(), step->data(), y.data()});
+  return rig.download(y);
+}
+
 HostTensor copy_channels(OpRig& rig, const HostTensor& x, const HostTensor& y, const Channels& channels,
                          const Layout& x_layout, const Layout& y_layout) {
   const auto op = rig.context().make_op(CopyChannels{rig.desc(x.shape, x_layout), rig.desc(y.shape, y_layout),

@@ -57,6 +57,9 @@ struct Products {
 // In `layout` (resolved) of x; y in place on x, dx on dy. dx and ds are also computed alone, with equal bits.
 Products multiply(OpRig& rig, const HostTensor& x, const HostTensor& s, const HostTensor& dy,
                   const kernels::Layout& layout, bool in_place);
+// The factors of dropped channels or samples.
+HostTensor drop_factors(OpRig& rig, std::int64_t channels, const kernels::DropoutSpec& spec, bool whole_samples,
+                        const std::vector<std::int64_t>& samples, const kernels::StepInputs& inputs);
 struct Channels {
   std::int64_t from = 0, to = 0, count = 0;
 };

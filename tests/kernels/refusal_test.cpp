@@ -129,6 +129,9 @@ TEST_CASE("products and copies of channels whose shapes do not fit are rejected 
         return MultiplyBackward{rig.desc({2, 3, 4, 5}), rig.desc({2, 3})};
       },
       "s (2, 3)");
+  check_refused([](OpRig& rig) -> OpDesc { return DropFactors{rig.desc({2, 3, 2, 1}), {0.5f, 1}}; }, "y (2, 3, 2, 1)");
+  check_refused([](OpRig& rig) -> OpDesc { return DropFactors{rig.desc({2, 3}), {0.5f, 1}}; }, "y (2, 3)");
+  check_refused([](OpRig& rig) -> OpDesc { return DropFactors{rig.desc({2, 3, 1, 1}), {1.0f, 1}}; }, "y (2, 3, 1, 1)");
   const auto copy = [](Shape x, Shape y, std::int64_t from, std::int64_t to, std::int64_t count) {
     return [=](OpRig& rig) -> OpDesc { return CopyChannels{rig.desc(x), rig.desc(y), from, to, count}; };
   };

@@ -150,6 +150,8 @@ std::vector<CpuCase> every_cpu_op(int threads) {
     c.product(MultiplyForward{conv[2], any(factors)}, 0, 0, {2});
     c.product(MultiplyBackward{conv[2], any(factors)}, 0, 0, {3, 4});
   }
+  const TensorDesc factors{{kBatch, 32, 1, 1}, DType::f32, plain_cpu_layout({kBatch, 32, 1, 1}, DType::f32)};
+  c.add(DropFactors{factors, spec}, {2}, true, {samples_memory(), step_memory(), floats(factors)});
   c.product(CopyChannels{conv[2], any({kBatch, 40, 12, 10}), 3, 11, 29}, 0, 0, {1});
   add_norms(c, conv[2]);
   const auto vector = [&] { return random_memory(32 * 4); };

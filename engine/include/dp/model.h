@@ -99,7 +99,8 @@ struct AvgPool2d {  // padding counts as zeros in the mean
 };
 struct GlobalAvgPool2d {};  // (C,H,W) -> (C,1,1), as AdaptiveAvgPool2d(1)
 struct Dropout {
-  float p = 0.5f;  // probability of dropping an element; the rest is scaled by 1/(1-p)
+  float p = 0.5f;  // probability of dropping a unit; the rest is scaled by 1/(1-p)
+  enum class Unit { element, channel, sample } unit = Unit::element;
 };
 struct Flatten {};  // (C,H,W) -> (C*H*W), in C,H,W order for every memory layout
 struct Input {};
@@ -180,10 +181,13 @@ class ModelBuilder {
   Node avg_pool2d(Node x, const AvgPool2d& options = {});
   Node global_avg_pool2d(Node x);
   Node dropout(const std::string& name, Node x, float p);
+  Node dropout2d(const std::string& name, Node x, float p);         // whole channels
+  Node stochastic_depth(const std::string& name, Node x, float p);  // whole samples, as torchvision's mode "row"
   Node flatten(Node x);
   Model build(Node output);  // `output`: the node added last; do not use the builder afterwards
 
  private:
+  Node dropout(const std::string& name, Node x, const Dropout& options);
   template <typename Pool>
   Node pool(const char* layer, Node x, Pool options);
   Node append(std::string name, LayerKind kind, std::vector<int> inputs, const Shape& output);

@@ -53,6 +53,8 @@ Model mobilenet_v2(const ImagenetOptions& options = {});
 // The same with squeeze-and-excitation and hard-swish.
 Model mobilenet_v3_small(const ImagenetOptions& options = {});
 Model mobilenet_v3_large(const ImagenetOptions& options = {});
+// Inverted residuals with squeeze-and-excitation, SiLU and stochastic depth.
+Model efficientnet_b0(const ImagenetOptions& options = {});
 // Four blocks of 6, 12, 24 and 16 layers. A layer reads the results of all earlier ones of its block and adds 32
 // channels.
 Model densenet121(const ImagenetOptions& options = {});

@@ -35,6 +35,7 @@ TEST_CASE("the lists of models and of data sets are tables") {
         "mobilenet_v2       inverted residuals of depthwise convolutions: 3.5 M parameters\n"
         "mobilenet_v3_small mobilenet with squeeze-and-excitation: 2.5 M parameters\n"
         "mobilenet_v3_large the same, deeper and wider: 5.5 M parameters\n"
+        "efficientnet_b0    mobilenet with squeeze-and-excitation, stochastic depth: 5.3 M parameters\n"
         "densenet121        layers that read all earlier ones of their block: 8.0 M parameters\n"
         "mlp                one hidden layer of 128 units; the smallest example of a model\n");
   CHECK(printed({"--list-datasets"}, temp) ==

@@ -19,9 +19,9 @@ std::string text_of(const kernels::Window& window) {
 
 // "conv1+relu: conv -1, (2, 8, 8) to (3, 4, 4), relu, window 3,2,1, weight 0, bias 1, layer 1"
 std::string text_of(const Node& node) {
-  static constexpr const char* kKinds[] = {"conv",     "linear",     "norm",   "group_norm", "add",
-                                           "multiply", "concat",     "slice",  "max_pool",   "avg_pool",
-                                           "relu",     "activation", "dropout"};
+  static constexpr const char* kKinds[] = {"conv",     "linear",     "norm",    "group_norm",   "add",
+                                           "multiply", "concat",     "slice",   "max_pool",     "avg_pool",
+                                           "relu",     "activation", "dropout", "drop_channels"};
   std::string text = node.name + ": " + kKinds[static_cast<std::size_t>(node.kind)];
   for (const int input : node.inputs) text += " " + std::to_string(input);
   text += ", " + to_string(node.input) + " to " + to_string(node.output);
@@ -40,6 +40,7 @@ std::string text_of(const Node& node) {
   if (node.kind == NodeKind::group_norm)
     text += ", groups " + std::to_string(node.groups) + ", eps 1/" + std::to_string(static_cast<int>(1 / node.eps));
   for (const Shape& part : node.parts) text += ", part " + to_string(part);
+  if (node.whole_samples) text += ", whole samples";
   if (node.kind == NodeKind::slice) text += ", from " + std::to_string(node.first);
   if (node.norm >= 0) text += ", norm " + std::to_string(node.norm);
   if (node.layer >= 0) text += ", layer " + std::to_string(node.layer);
@@ -149,6 +150,19 @@ TEST_CASE("fusion: a product, a concatenation and a slice are nodes of their own
             "multiply: multiply 2 3, (8, 4, 4) to (8, 4, 4), part (8, 4, 4), part (8, 1, 1)",
             "fc: linear 4, (8, 4, 4) to (2,), weight 0, bias 1, layer 7",
             "concat: concat 4 5, (128,) to (130,), part (128,), part (2,)"});
+}
+
+TEST_CASE("fusion: a dropout of whole channels or samples is a node of its own, also after a pool") {
+  ModelBuilder m("drops", Shape{3, 4, 4});
+  auto x = m.stochastic_depth("depth", m.dropout2d("channels", m.max_pool2d(m.input()), 0.25f), 0.5f);
+  const Model model = m.build(m.linear("fc", m.flatten(m.stochastic_depth("none", x, 0)), {.out_features = 2}));
+  const std::vector<std::string> nodes{"max_pool: max_pool -1, (3, 4, 4) to (3, 2, 2), window 2,2,0",
+                                       "channels: drop_channels 0, (3, 2, 2) to (3, 2, 2), dropout 25 % of layer 2",
+                                       "depth: drop_channels 1, (3, 2, 2) to (3, 2, 2), dropout 50 % of layer 3, whole "
+                                       "samples",
+                                       "fc: linear 2, (3, 2, 2) to (2,), weight 0, bias 1, layer 6"};
+  CHECK(nodes_of(model, true) == nodes);
+  CHECK(nodes_of(model, false).size() == 2);
 }
 
 TEST_CASE("norm fusion: biases, ReLUs and several readers limit what a convolution computes") {

@@ -142,6 +142,12 @@ class GraphWriter {
     put(chance(0.75f) ? m_.relu(x.node) : m_.activation(x.node, one_of(functions)), x.shape);
   }
   void append_dropout(const Place& x) {
+    if (x.shape.rank() == 3 && chance(0.4f)) {
+      const auto p = one_of<float>({0.25f, 0.5f});
+      const auto node =
+          chance(0.5f) ? m_.dropout2d(name("dropout2d"), x.node, p) : m_.stochastic_depth(name("depth"), x.node, p);
+      return put(node, x.shape);
+    }
     put(m_.dropout(name("dropout"), x.node, one_of<float>({0, 0.5f, 0.5f, 0.75f})), x.shape);
   }
 
