@@ -33,7 +33,7 @@ const Node* deferred_norm(const PlanDraft& plan, const Node& conv) {
 // Whether the convolution also computes the gradient sums of the normalisation before it.
 bool sums_gradient(const PlanDraft& plan, const Node& conv) {
   const int from = conv.inputs[0];
-  if (from < 0 || plan.context.norm_fusion() == NormFusion::never) return false;
+  if (from < 0 || !plan.needs_gradient(from) || plan.context.norm_fusion() == NormFusion::never) return false;
   const int gradient = plan.neighbours[index(from)].gradient;
   return gradient >= 0 && &plan.nodes[index(gradient)] == &conv;
 }
@@ -138,7 +138,7 @@ void backward_data_with_norm(Planner& plan, const Node& node, const PlanValue& d
             .dweight = dw.where,
             .dbias = db.where,
             .dz = dz.where});
-  steps.back().ends_segment = plan.options.norm == BatchNormMode::sync;
+  plan.gradients.end_sums(norm);
   if (!plan.options.split_backward) plan.gradients.finished(node.weight, node.bias);
   plan.gradients.store(before.name + " weight", before.weight, dw);
   plan.gradients.store(before.name + " bias", before.bias, db);

@@ -134,7 +134,7 @@ void forward_linear(Planner& plan, const Node& node, const PlanValue& x, NodeRes
 void backward_linear(Planner& plan, const Node& node, const NodeGradient& gradient, const NodeResult& result) {
   const PlanValue& dy = gradient.value;
   const bool splits = plan.options.split_backward;
-  if (!splits && backward_at_once(plan, node, dy, result)) return;
+  if (!splits && plan.trains(node) && backward_at_once(plan, node, dy, result)) return;
   plan.gradients.of_weights(node, [&plan, &node, dy, &result] {
     add_weight_gradients(plan, node, dy, result,
                          LinearBackwardWeights{plan.activation_desc(result.x.desc), dy.desc,

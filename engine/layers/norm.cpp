@@ -145,7 +145,6 @@ void update_running_statistics(Planner& plan) {
 void backward_norm(Planner& plan, const Node& node, const NodeResult& result, std::vector<NodeGradient> gradients) {
   PlanSteps& steps = plan.backward;
   const Norm& norm = plan.norms.norm(node.norm);
-  const bool sync = plan.options.norm == BatchNormMode::sync;
   const std::string name = node.name + " backward";
 
   if (result.summed) {
@@ -183,7 +182,7 @@ void backward_norm(Planner& plan, const Node& node, const NodeResult& result, st
             .dweight = dw.where,
             .dbias = db.where,
             .dz = writes ? dz.value.where : Ref{}});
-  steps.back().ends_segment = sync;
+  plan.gradients.end_sums(norm);
   plan.gradients.store(node.name + " weight", node.weight, dw);
   plan.gradients.store(node.name + " bias", node.bias, db);
 

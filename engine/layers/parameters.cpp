@@ -6,6 +6,8 @@ namespace dp::engine {
 
 namespace {
 
+constexpr std::int64_t kAlign = 16;
+
 std::int64_t round_up(std::int64_t count, std::int64_t multiple) {
   return (count + multiple - 1) / multiple * multiple;
 }
@@ -15,7 +17,6 @@ std::int64_t round_up(std::int64_t count, std::int64_t multiple) {
 ParameterTable::ParameterTable(const Model& model, const std::vector<kernels::Layout>& layouts, DType type,
                                std::int64_t granularity, bool vectors_first)
     : type_(type), granularity_(granularity) {
-  constexpr std::int64_t kAlign = 16;
   for (std::size_t i = 0; i < model.parameters().size(); ++i) {
     const ParameterSpec& spec = model.parameters()[i];
     const auto count = static_cast<std::int64_t>(layouts[i].bytes / size_of(type));
@@ -65,6 +66,20 @@ std::vector<Bucket> ParameterTable::buckets(std::size_t bucket_bytes, std::size_
   }
   if (vectors_ != 0) buckets.push_back({{0, vectors_}, 0});
   return buckets;
+}
+
+void ParameterTable::trim(std::vector<Bucket>& buckets, const std::vector<bool>& frozen) const {
+  for (Bucket& bucket : buckets) {
+    kernels::Range trained{bucket.range.end, bucket.range.begin};
+    for (std::size_t i = 0; i < entries_.size(); ++i) {
+      const ParameterEntry& e = entries_[i];
+      if (frozen[i] || e.offset >= bucket.range.end || e.offset + e.count <= bucket.range.begin) continue;
+      trained.begin = std::min(trained.begin, e.offset / granularity_ * granularity_);
+      trained.end = std::max(trained.end, round_up(e.offset + round_up(e.count, kAlign), granularity_));
+    }
+    bucket.range = {std::max(bucket.range.begin, trained.begin), std::min(bucket.range.end, trained.end)};
+  }
+  std::erase_if(buckets, [](const Bucket& bucket) { return bucket.range.end <= bucket.range.begin; });
 }
 
 std::size_t default_bucket_bytes(std::size_t parameter_bytes) {

@@ -47,6 +47,9 @@ class ParameterTable {
   // that begin a bucket whatever its size.
   std::vector<Bucket> buckets(std::size_t bucket_bytes, std::size_t last_bytes = 0,
                               const std::vector<int>& ends = {}) const;
+  // Takes frozen entries away from the start and the end of each bucket, and removes buckets that have no others.
+  // `frozen`: of each entry, whether it is frozen.
+  void trim(std::vector<Bucket>& buckets, const std::vector<bool>& frozen) const;
 
  private:
   std::int64_t begin_of(int index) const;  // offset of a bucket whose first complete entry is `index`

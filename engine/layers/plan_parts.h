@@ -73,6 +73,9 @@ struct PlanOptions {
   // The weight gradients of convolutions and linear layers are computed by weight_gradients(), not by backward().
   bool split_backward = false;
   bool folds_norms = false;  // evaluation: folds batch normalisations into the convolutions before them
+  // Training: of each parameter of the model, whether it is frozen. Backward then omits its gradient, and every layer
+  // before the first one that is trained. Empty: all are trained.
+  std::vector<bool> frozen{};
 };
 
 // A tensor that one stage of a pipeline hands to its neighbour.
@@ -90,6 +93,7 @@ struct PlanParts {
   std::size_t arena_bytes = 0, workspace_bytes = 0, folded_bytes = 0;
   int reorders = 0;
   std::vector<kernels::Layout> parameter_layouts{};
+  std::vector<AllGather> backward_all_gathers{};  // one after each step of backward with ends_segment
 };
 
 }  // namespace dp::engine

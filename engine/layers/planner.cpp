@@ -154,6 +154,9 @@ void PlanDraft::place_buffers() {
 void PlanGradients::begin(std::size_t parameters) {
   of_nodes_.resize(plan_.nodes.size());
   unfinished_.assign(parameters, 1);
+  for (const Node& node : plan_.nodes)
+    for (const int entry : {node.weight, node.bias})
+      if (entry >= 0 && !plan_.needs_gradient(plan_.number_of(node))) unfinished_[index(entry)] = 0;
   steps_ = &plan_.backward;
   const int last = static_cast<int>(plan_.results.size()) - 1;
   const NodeResult& output = plan_.results.back();
@@ -202,6 +205,12 @@ PlanValue PlanGradients::weight_of(const Node& node, const TensorDesc& wanted) {
   return plan_.parameter(plan_.backward, node.name + " backward_data weight", node.weight, wanted);
 }
 
+void PlanGradients::end_sums(const Norm& norm) {
+  if (plan_.options.norm != BatchNormMode::sync) return;
+  plan_.backward.back().ends_segment = true;
+  plan_.backward_all_gathers.push_back({plan_.statistics.of_all(norm.sums).offset, norm.sums_bytes()});
+}
+
 void PlanGradients::finished(int weight, int bias) {
   unfinished_[index(weight)] = 0;
   if (bias >= 0) unfinished_[index(bias)] = 0;
@@ -233,6 +242,7 @@ void PlanGradients::store(const std::string& name, int entry, const PlanValue& g
 }
 
 void PlanGradients::of_weights(const Node& node, std::function<void()> add) {
+  if (!plan_.trains(node)) return;
   if (!plan_.options.split_backward) return add();
   later_.push_back([this, &node, add = std::move(add)] {
     add();

@@ -103,6 +103,9 @@ struct PlanDraft : PlanParts {
   bool needs_gradient(int node) const {  // -1: the input
     return node < 0 ? options.input.has_value() : results[index(node)].needs_gradient;
   }
+  // Whether the gradient of a parameter of the node is computed.
+  bool trains(const Node& node) const { return trains(node.weight) || trains(node.bias); }
+  bool trains(int entry) const { return entry >= 0 && (options.frozen.empty() || !options.frozen[index(entry)]); }
   int number_of(const Node& node) const { return static_cast<int>(&node - nodes.data()); }
   int sole_reader(const Node& node) const;  // or -1
   const NormNeighbours& neighbours_of(const Node& node) const { return neighbours[index(number_of(node))]; }
@@ -183,17 +186,19 @@ class PlanGradients {
   // store() reorders or accumulates.
   PlanValue target(int entry, const kernels::TensorDesc& produced);
   void store(const std::string& name, int entry, const PlanValue& gradient);
+  // The last added step ended the gradient sums of this normalisation. If it is synchronised, an all-gather follows.
+  void end_sums(const Norm& norm);
   void finished(int weight, int bias);    // marks the entries as final after the last added step
   PlanSteps& steps() { return *steps_; }  // to which gradients of parameters are added: backward or weights
-  // Calls `add`, which adds the steps of the node's weight gradients. With split_backward, end() calls it and then
-  // marks the gradients as final.
+  // Calls `add`, which adds the steps of the node's weight gradients, unless the weights are frozen. With
+  // split_backward, end() calls it and then marks the gradients as final.
   void of_weights(const Node& node, std::function<void()> add);
 
  private:
   PlanDraft& plan_;
   std::vector<std::vector<NodeGradient>> of_nodes_;  // per node: the summands so far
   std::vector<NodeGradient> of_input_;               // the same for the input
-  std::vector<char> unfinished_;                     // per parameter entry: its gradient is not final
+  std::vector<char> unfinished_;                     // per parameter entry: its gradient is computed, and not final
   PlanSteps* steps_ = nullptr;
   std::vector<std::function<void()>> later_;
 };

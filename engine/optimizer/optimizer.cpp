@@ -402,6 +402,19 @@ void check_groups(const std::vector<ParameterGroup>& groups, const Model& model)
                                                 group.pattern, group.vectors ? " and has one dimension" : "",
                                                 model.parameters().front().name));
   }
+  const std::vector<bool> frozen = frozen_parameters(groups, model);
+  if (!frozen.empty() && std::ranges::find(frozen, false) == frozen.end())
+    throw Error(ErrorCode::usage, "all parameters of the model are frozen; at least one must be trained");
+}
+
+std::vector<bool> frozen_parameters(const std::vector<ParameterGroup>& groups, const Model& model) {
+  std::vector<bool> frozen;
+  for (const ParameterSpec& spec : model.parameters()) {
+    const auto group = std::ranges::find_if(groups, [&](const ParameterGroup& one) { return matches(one, spec); });
+    frozen.push_back(group != groups.end() && group->frozen);
+  }
+  if (std::ranges::find(frozen, true) == frozen.end()) frozen.clear();
+  return frozen;
 }
 
 ParameterGroups::ParameterGroups(std::vector<ParameterGroup> groups, const ParameterTable& table)

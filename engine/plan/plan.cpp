@@ -96,7 +96,7 @@ PlanParts build(const Model& model, kernels::Context& context, const PlanOptions
   plan.results.resize(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     NodeResult& result = plan.results[i];
-    result.needs_gradient = nodes[i].weight >= 0;
+    result.needs_gradient = plan.trains(nodes[i]);
     for (const int from : nodes[i].inputs) result.needs_gradient |= plan.needs_gradient(from);
     forward_node(plan, nodes[i], result);
   }
@@ -169,13 +169,6 @@ std::vector<AllGather> forward_all_gathers(const NormTable& norms, int shards) {
   std::vector<AllGather> all_gathers;
   for (int i = 0; i < norms.count(); ++i)
     all_gathers.push_back({norms.norm(i).moments * n, norms.norm(i).moments_bytes()});
-  return all_gathers;
-}
-
-std::vector<AllGather> backward_all_gathers(const NormTable& norms, int shards) {
-  const auto n = static_cast<std::size_t>(shards);
-  std::vector<AllGather> all_gathers;
-  for (int i = norms.count(); i-- > 0;) all_gathers.push_back({norms.norm(i).sums * n, norms.norm(i).sums_bytes()});
   return all_gathers;
 }
 

@@ -32,6 +32,8 @@ class Plan {
   const std::vector<PlanStep>& weight_gradients() const { return parts_.weight_gradients; }
   // Updates the running statistics from the statistics of this batch. Only the master runs it, for its first shard.
   const std::vector<PlanStep>& running_statistics() const { return parts_.running_statistics; }
+  // Of statistics, with synchronised normalisation: one after each step of backward() that ends a segment.
+  const std::vector<AllGather>& backward_all_gathers() const { return parts_.backward_all_gathers; }
   Ref logits() const { return parts_.logits; }  // row-major (batch, classes), compute type; valid until backward starts
   Ref logits_grad() const { return parts_.logits_grad; }  // same shape; input of backward
   // A stage of a pipeline. Before forward(), input() must hold the output() of the stage before this one. After it,
@@ -54,9 +56,7 @@ class Plan {
   PlanParts parts_;
 };
 
-// The all-gathers of statistics in a stage's passes, in order. They are the same for every plan, because a replica
-// without rows also takes part.
+// The all-gathers of statistics in a stage's forward pass, in order.
 std::vector<AllGather> forward_all_gathers(const NormTable& norms, int shards);
-std::vector<AllGather> backward_all_gathers(const NormTable& norms, int shards);
 
 }  // namespace dp::engine

@@ -75,10 +75,7 @@ double balance_of(const std::vector<PieceCost>& costs, const std::vector<int>& c
 
 Stage::Stage(Model part, const DataParallelOptions& options) : model(std::move(part)), norms(model) {
   const int shards = shards_of(options);
-  if (options.batch_norm == BatchNormMode::sync) {
-    forward_all_gathers = engine::forward_all_gathers(norms, shards);
-    backward_all_gathers = engine::backward_all_gathers(norms, shards);
-  }
+  if (options.batch_norm == BatchNormMode::sync) forward_all_gathers = engine::forward_all_gathers(norms, shards);
   if (options.batch_norm == BatchNormMode::pooled) pooled_all_gathers = engine::forward_all_gathers(norms, shards);
 }
 
@@ -86,6 +83,7 @@ void ModelSetup::make_stages(kernels::Context& context, const OpenContext& open)
   if (model.parameters().empty())
     throw Error(ErrorCode::usage, "model '" + model.name() + "' has no parameters to train");
   check_groups(options.parameter_groups, model);
+  frozen_ = frozen_parameters(options.parameter_groups, model);
   if (pipelined()) choose_cuts(context, open);
   const std::vector<Model> parts = split(model, cuts);
   for_each_part(*this, parts, context, kLayoutRows, [&](const Model& part, const Plan& plan) {
@@ -93,6 +91,7 @@ void ModelSetup::make_stages(kernels::Context& context, const OpenContext& open)
     stage.table = std::make_unique<ParameterTable>(part, plan.parameter_layouts(), context.compute_type(),
                                                    bucket_granularity(options), vectors_first(options));
     stage.groups = std::make_unique<ParameterGroups>(options.parameter_groups, *stage.table);
+    stage.backward_all_gathers = plan.backward_all_gathers();
     if (stage.backward_all_gathers.empty()) return;
     stage.ready_in_segment.resize(1);
     for (const PlanStep& step : plan.backward()) {
@@ -146,9 +145,12 @@ std::vector<Bucket> ModelSetup::buckets_of(const Stage& stage, std::size_t usual
                                               [&](const ParameterSpec& spec) { return spec.layer >= cut.layer; });
       ends.push_back(static_cast<int>(first - stage.model.parameters().begin()));
     }
-  if (options.bucket_bytes != 0 || update_needs_whole_gradient())
-    return stage.table->buckets(options.bucket_bytes != 0 ? options.bucket_bytes : usual_bytes, /*last_bytes=*/0, ends);
-  return automatic_buckets(options, *stage.table, usual_bytes);
+  std::vector<Bucket> buckets =
+      options.bucket_bytes != 0 || update_needs_whole_gradient()
+          ? stage.table->buckets(options.bucket_bytes != 0 ? options.bucket_bytes : usual_bytes, /*last_bytes=*/0, ends)
+          : automatic_buckets(options, *stage.table, usual_bytes);
+  if (!pipelined() && !frozen_.empty()) stage.table->trim(buckets, frozen_);
+  return buckets;
 }
 
 std::size_t ModelSetup::parameter_bytes() const {

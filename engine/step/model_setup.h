@@ -82,7 +82,8 @@ struct ModelSetup {
             .shards = shards(),
             .last = is_last(stage),
             .split_backward = pipelined() && options.pipeline.schedule == PipelineSchedule::zero_bubble,
-            .folds_norms = !training && folds_norms()};
+            .folds_norms = !training && folds_norms(),
+            .frozen = pipelined() ? std::vector<bool>() : frozen_};
   }
   ReplicaOptions replica_options(int rank, int stage) const;
   Arenas::Sizes sizes_of(int rank, int stage, const kernels::Context& context) const;
@@ -101,7 +102,7 @@ struct ModelSetup {
     return shard_of(rows, micro, options.grad_accum_steps, Split::balanced);
   }
   // The buckets of a stage's gradients, in the order in which they become ready. `usual_bytes`: their size unless the
-  // options set one.
+  // options set one. Without a pipeline, no bucket begins or ends with frozen parameters.
   std::vector<Bucket> buckets_of(const Stage& stage, std::size_t usual_bytes) const;
   DType type() const { return stages.front().table->type(); }  // of parameters and their gradients
   std::size_t element_bytes() const { return size_of(type()); }
@@ -118,6 +119,8 @@ struct ModelSetup {
  private:
   // Sets `cuts`: those that the options name, or else cuts for stages of equal time.
   void choose_cuts(kernels::Context& context, const OpenContext& open);
+
+  std::vector<bool> frozen_;  // as PlanOptions::frozen
 };
 
 }  // namespace dp::engine

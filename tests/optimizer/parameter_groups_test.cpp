@@ -3,6 +3,7 @@
 
 #include "dp/error.h"
 #include "support/catch.h"
+#include "support/frozen_layers.h"
 #include "support/optimizers.h"
 #include "support/training.h"
 
@@ -96,6 +97,41 @@ TEST_CASE("frozen parameters keep their bits and do not count in the gradient no
     }
 }
 
+TEST_CASE("frozen layers train as layers with rate and decay 0, however many replicas have rows") {
+  DataParallelOptions sharded = on_cpus(3), accumulated = on_cpus(2), logical = on_cpus(2);
+  sharded.reduce = Reduce::sharded;
+  sharded.bucket_bytes = 2000;
+  accumulated.reduce = Reduce::all_reduce;
+  accumulated.grad_accum_steps = 2;
+  logical.logical_shards = 4;
+  const std::vector<const char*> start{"conv1.*", "bn1.*", "a.*", "b.*", "c.*"}, middle{"b.*"},
+      convolutions{"conv1.*", "a.conv*", "b.conv*", "b.downsample.0.*"}, end{"fc.*", "c.*"};
+  check_frozen_layers(on_reference(), start, 9);
+  check_frozen_layers(on_cpus(1), start, 9);
+  check_frozen_layers(sharded, start, 9);
+  check_frozen_layers(sharded, middle, 2);
+  check_frozen_layers(accumulated, middle, 9);
+  check_frozen_layers(accumulated, convolutions, 9);
+  check_frozen_layers(on_cpus(3), {"conv1.*", "bn1.*"}, 2);
+  check_frozen_layers(on_cpus(2), end, 9);
+}
+
+TEST_CASE("frozen layers have no optimizer state, and their gradients are not reduced") {
+  const Model model = residual_net();
+  const Sgd momentum{.lr = 0.1f, .momentum = 0.9f};
+  const auto optimizer_bytes = [&](std::vector<ParameterGroup> groups) {
+    DataParallelOptions options = on_reference();  // its layouts have no padding
+    options.parameter_groups = std::move(groups);
+    DataParallel net(model, options);
+    net.prepare({9}, {}, {}, {}, momentum);
+    return net.memory_use(0).optimizer;
+  };
+  const std::size_t fc = (6 * 8 + 16) * sizeof(double);  // the weights, and the biases up to the next multiple of 16
+  CHECK(optimizer_bytes({{.pattern = "[abc]*.*", .frozen = true}}) == fc);
+  CHECK(optimizer_bytes({}) > 10 * fc);
+  CHECK(optimizer_bytes({{.pattern = "fc.*", .frozen = true}}) == optimizer_bytes({}) - fc);
+}
+
 TEST_CASE("groups give the same bits wherever the update runs") {
   const Model model = residual_net();
   std::vector<NamedTensors> weights;
@@ -123,6 +159,9 @@ TEST_CASE("groups that fit nothing, that are out of range or too many are reject
   };
   CHECK_THAT(refusal({{.pattern = "conv9.*"}}), Catch::Contains("'conv9.*'") && Catch::Contains("conv1.weight"));
   CHECK_THAT(refusal({{.pattern = "*.weight", .vectors = true}}), Catch::Contains("one dimension"));
+  CHECK_THAT(refusal({{.pattern = "*", .frozen = true}}), Catch::Contains("all parameters of the model are frozen"));
+  CHECK_THAT(refusal({{.pattern = "*.weight", .frozen = true}, {.vectors = true, .frozen = true}}),
+             Catch::Contains("all parameters of the model are frozen"));
   CHECK_THAT(refusal({{.lr_factor = -1}}), Catch::Contains("not negative"));
   CHECK_THAT(refusal({{.weight_decay = NAN}}), Catch::Contains("not negative"));
   CHECK_THAT(refusal(std::vector<ParameterGroup>(16)), Catch::Contains("at most 15"));

@@ -1,6 +1,7 @@
 // The engine on simulated GPUs against the float64 reference: every reduction and every mode of batch normalisation.
 #include "cuda/engine/narrow_nets.h"
 #include "cuda/simulated_gpus.h"
+#include "support/frozen_layers.h"
 #include "support/norm_options.h"
 #include "support/sanitized.h"
 
@@ -76,6 +77,14 @@ TEST_CASE("simulated GPUs: a narrow resnet50 without ReLUs equals the reference"
 TEST_CASE("simulated GPUs: each batch normalisation has the eps and the momentum of its model") {
   SimulatedGpus machine(1);
   check_norm_options(on_gpus(1, 1));
+}
+
+TEST_CASE("simulated GPUs: frozen layers train as layers with rate and decay 0, also with fused normalisation") {
+  SimulatedGpus machine(2);
+  simt::simulation().protect_memory = false;  // faster
+  engine::test_modes().norm_fusion = kernels::NormFusion::always;
+  check_frozen_layers(on_gpus(2, 2), {"conv1.*", "bn1.*", "a.*"}, 5);
+  engine::test_modes().norm_fusion = kernels::NormFusion::measured;
 }
 
 TEST_CASE(

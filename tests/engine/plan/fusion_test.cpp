@@ -210,7 +210,8 @@ TEST_CASE("norms: every field of the table, and the all-gathers of several shard
   auto x = m.conv2d("conv1", m.input(), {.out_channels = 3, .kernel = 1});
   x = m.batch_norm2d("bn1", x, {.eps = 1e-3, .momentum = 0.2});
   x = m.batch_norm2d("bn2", m.conv2d("conv2", x, {.out_channels = 20, .kernel = 2}), {.eps = 1e-4, .momentum = 0.3});
-  const NormTable table(m.build(m.linear("fc", m.flatten(x), {.out_features = 2})));
+  const Model model = m.build(m.linear("fc", m.flatten(x), {.out_features = 2}));
+  const NormTable table(model);
   REQUIRE(table.count() == 2);
   CHECK(table.running_statistics_size() == 96);
   CHECK(table.moments_bytes() == 752);
@@ -231,7 +232,17 @@ TEST_CASE("norms: every field of the table, and the all-gathers of several shard
     return all;
   };
   CHECK(numbers(forward_all_gathers(table, 3)) == std::vector<std::size_t>{0, 56, 312, 328});
-  CHECK(numbers(backward_all_gathers(table, 3)) == std::vector<std::size_t>{1296, 320, 168, 48});
+  // Backward gathers only the sums of normalisations that it computes.
+  const auto context = kernels::backend(DeviceKind::reference).open({DeviceKind::reference, 0}, {});
+  const auto backward = [&](std::vector<bool> frozen) {
+    const PlanOptions options{.batch = 2, .norm = BatchNormMode::sync, .shards = 3, .frozen = std::move(frozen)};
+    return numbers(Plan(model, *context, options, nullptr, table).backward_all_gathers());
+  };
+  const bool yes = true, no = false;  // conv1, bn1, conv2, bn2, fc: weight and bias of each
+  CHECK(backward({}) == std::vector<std::size_t>{1296, 320, 168, 48});
+  CHECK(backward({no, no, yes, yes, yes, yes, yes, yes, yes, no}) == std::vector<std::size_t>{1296, 320, 168, 48});
+  CHECK(backward({yes, yes, yes, yes, yes, yes, yes, no, no, no}) == std::vector<std::size_t>{1296, 320});
+  CHECK(backward({yes, yes, yes, yes, yes, yes, yes, yes, no, no}).empty());
 }
 
 TEST_CASE("norms: the first normalisation with one value per image is found") {

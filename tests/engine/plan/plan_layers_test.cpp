@@ -123,6 +123,43 @@ arena 2752, workspace 1024, folded 0, reorders 2, logits act0, gradient act320
 )");
 }
 
+TEST_CASE("plan table: frozen layers before the first trained one have no backward pass") {
+  const PlanOptions options{.batch = 2, .frozen = {true, true, true, true, false, false, false, false}};
+  CHECK(table_of(layers(), options, NormFusion::always) == R"(forward
+ conv1+relu reorder: input act0
+ conv1+relu: act0 val0 val512 act1152
+ conv2+relu+max_pool+dropout1: act1152 val640 val1536 act0 act256 samples step
+ fc1+relu+dropout2: act0 val1664 val2688 act256 samples step
+ fc2: act256 val2816 val3072 act384
+loss
+ loss: act384 labels step act512 results -
+backward
+ fc2 backward: act256 act512 val2816 grad2816 grad3072 act384 ready 6
+ fc1+relu backward_weights: act0 act384 grad1664 grad2688 ready 0
+arena 1920, workspace 1024, folded 0, reorders 1, logits act384, gradient act512
+)");
+}
+
+TEST_CASE("plan table: a frozen layer behind a trained one has only the gradient of its input") {
+  const PlanOptions options{.batch = 2, .frozen = {false, false, true, true, true, true, true, false}};
+  CHECK(table_of(layers(), options, NormFusion::always) == R"(forward
+ conv1+relu reorder: input act0
+ conv1+relu: act0 val0 val512 act1152
+ conv2+relu+max_pool+dropout1: act1152 val640 val1536 act0 act1920 samples step
+ fc1+relu+dropout2: act0 val1664 val2688 act256 samples step
+ fc2: act256 val2816 val3072 act0
+loss
+ loss: act0 labels step act64 results -
+backward
+ fc2 backward: act256 act64 val2816 grad2816 grad3072 act1024 ready 6
+ fc1+relu backward_data: act1024 val1664 act1920 act0 ready 4
+ conv2 backward_data: act0 val640 act1152 act1920 ready 2
+ conv1+relu backward_weights reorder: input act0
+ conv1+relu backward_weights: act0 act1920 grad0 grad512 ready 0
+arena 2688, workspace 1024, folded 0, reorders 2, logits act0, gradient act64
+)");
+}
+
 TEST_CASE("plan table: an evaluation stores no masks and no gradients, and its loss is not scaled") {
   const PlanOptions options{.batch = 2, .training = false, .scales_loss = true};
   CHECK(table_of(layers(), options, NormFusion::never) == R"(forward

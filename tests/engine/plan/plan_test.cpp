@@ -143,6 +143,52 @@ TEST_CASE("parameters: with a granularity every bucket has even slices and waits
     }
 }
 
+TEST_CASE("parameters: trimmed buckets contain every trained parameter and no frozen one at their ends") {
+  const Model model = models::resnet18({.classes = 100, .input = {3, 8, 8}, .width = 8});
+  const auto count = model.parameters().size();
+  std::vector<bool> start(count, true), alternating(count), end(count), vectors(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    start[i] = i + 2 < count;
+    alternating[i] = i / 7 % 2 == 0;
+    end[i] = i > 20;
+    vectors[i] = model.parameters()[i].shape.rank() == 1;
+  }
+  for (const bool vectors_first : {false, true})
+    for (const std::int64_t granularity : {std::int64_t{1}, 4 * kernels::kNormBlock})
+      for (const std::vector<bool>& frozen : {start, alternating, end, vectors})
+        for (const std::size_t bytes : {std::size_t{1}, std::size_t{1} << 16, std::size_t{8} << 20}) {
+          const ParameterTable table = table_of(model, granularity, vectors_first);
+          const std::vector<Bucket> usual = table.buckets(bytes);
+          std::vector<Bucket> buckets = usual;
+          table.trim(buckets, frozen);
+          std::vector<std::int64_t> covered(count);
+          for (const Bucket& bucket : buckets) {
+            CHECK(bucket.range.begin % granularity == 0);
+            CHECK(bucket.range.size() % granularity == 0);
+            CHECK(bucket.range.size() > 0);
+            CHECK(std::ranges::any_of(usual, [&](const Bucket& one) {
+              return one.range.begin <= bucket.range.begin && bucket.range.end <= one.range.end &&
+                     one.first_entry == bucket.first_entry;
+            }));
+            bool trains_first = false, trains_last = false;
+            for (std::size_t i = 0; i < count; ++i) {
+              const ParameterEntry& e = table.entry(static_cast<int>(i));
+              const std::int64_t from = std::max(e.offset, bucket.range.begin),
+                                 to = std::min(e.offset + e.count, bucket.range.end);
+              if (from >= to) continue;
+              covered[i] += to - from;
+              trains_first |= !frozen[i] && from < bucket.range.begin + granularity;
+              trains_last |= !frozen[i] && to + 15 + granularity > bucket.range.end;
+            }
+            CHECK(trains_first);
+            CHECK(trains_last);
+          }
+          for (std::size_t i = 0; i < count; ++i)
+            if (!frozen[i]) CHECK(covered[i] == table.entry(static_cast<int>(i)).count);
+          if (&frozen == &start) CHECK(buckets.size() <= 2);
+        }
+}
+
 TEST_CASE("parameters: vectors that are stored together form the last bucket") {
   const Model model = models::resnet18({.classes = 100, .input = {3, 32, 32}});
   for (const std::int64_t granularity : {std::int64_t{1}, 4 * kernels::kNormBlock}) {

@@ -198,8 +198,9 @@ TEST_CASE("replica: gradients of one shard are zeroed, and a statistic of one sh
   }
   // Moments (7 doubles) and sums (6) of four shards. This replica has the shards 2 and 3.
   std::byte* const moments = replica->arenas.moments();
+  const Norm& norm = replica.norms().norm(0);
   for (const AllGather& all_gather :
-       {forward_all_gathers(replica.norms(), 4)[0], backward_all_gathers(replica.norms(), 4)[0]})
+       {forward_all_gathers(replica.norms(), 4)[0], AllGather{4 * norm.sums, norm.sums_bytes()}})
     for (const int shard : {0, 1}) {
       std::memset(moments, 0xff, replica.sizes().moments);
       replica->arenas.zero_statistic(all_gather, shard);
