@@ -1,6 +1,8 @@
 // Registry of the models available on the command line.
 #include <dp/error.h>
 #include <dp/models.h>
+#include <dp/named_entries.h>
+#include <utility>
 
 namespace dp::models {
 namespace {
@@ -68,10 +70,8 @@ Recipe densenet_recipe() {
   return recipe;
 }
 
-}  // namespace
-
-const std::vector<Entry>& registry() {
-  static const std::vector<Entry> entries{
+std::vector<Entry>& entries() {
+  static std::vector<Entry> all{
       {"mnist_convnet", "conv 32-64, fc 128: PyTorch's MNIST example, 1.2 M parameters", {}, make_mnist_convnet},
       {"resnet18",
        "residual, 18 layers, torchvision's names: 11.2 M parameters; 3x3 stem for images below 64 pixels",
@@ -101,16 +101,13 @@ const std::vector<Entry>& registry() {
        make_imagenet<densenet121>},
       {"mlp", "one hidden layer of 128 units; the smallest example of a model", {}, make_mlp},
   };
-  return entries;
+  return all;
 }
 
-const Entry& find(std::string_view name) {
-  std::string names;
-  for (const Entry& entry : registry()) {
-    if (entry.name == name) return entry;
-    names += (names.empty() ? "" : ", ") + entry.name;
-  }
-  throw Error(ErrorCode::usage, "model '" + std::string(name) + "' does not exist; choose one of " + names);
-}
+}  // namespace
+
+const std::vector<Entry>& registry() { return entries(); }
+const Entry& find(std::string_view name) { return find_entry(entries(), name, "model"); }
+void add(Entry entry) { add_entry(entries(), std::move(entry), "model"); }
 
 }  // namespace dp::models

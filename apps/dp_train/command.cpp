@@ -285,6 +285,20 @@ void refuse_others(const Command& command, const std::string& subcommand,
 
 }  // namespace
 
+namespace {
+Program& own_program() {
+  static Program program{"dp_train", "dp_train " DP_VERSION};
+  return program;
+}
+}  // namespace
+
+const Program& program() { return own_program(); }
+
+void set_program(const std::string& name) {
+  if (name.empty() || name == program().name) return;
+  own_program() = {name, name + ", dp " DP_VERSION};
+}
+
 Command::Command() { trainer.parallel.timeout_seconds = 300; }
 
 Command complete(const Command& command, const std::vector<dp::RecordedOption>& recorded) {
@@ -293,8 +307,8 @@ Command complete(const Command& command, const std::vector<dp::RecordedOption>& 
 
 std::optional<Command> parse_command(int argc, const char* const* argv) {
   Command command;
-  CLI::App app("Trains a network on every device of this host, data-parallel, from one process.", "dp_train");
-  app.set_version_flag("--version", "dp_train " DP_VERSION);
+  CLI::App app("Trains a network on every device of this host, data-parallel, from one process.", program().name);
+  app.set_version_flag("--version", program().version);
   app.get_formatter()->column_width(38);
   app.footer(
       "Exit codes: 0 ok, 1 unexpected, 2 usage, 3 bad data or checkpoint, 4 device, 5 non-finite, 6 timeout,\n7 I/O, "

@@ -15,6 +15,14 @@ namespace dp_train {
 // Throws: usage.
 [[noreturn]] inline void usage(const std::string& what) { throw dp::Error(dp::ErrorCode::usage, what); }
 
+// The program that runs the command line: dp_train, or one that calls dp::train_main().
+struct Program {
+  std::string name;     // of its file, for messages
+  std::string version;  // "dp_train 0.1.0", or "my_program, dp 0.1.0"
+};
+const Program& program();
+void set_program(const std::string& name);  // before anything else
+
 struct Command {
   Command();
 

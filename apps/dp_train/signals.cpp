@@ -7,9 +7,12 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <thread>
+
+#include "command.h"
 
 namespace dp_train {
 namespace {
@@ -20,6 +23,7 @@ constexpr timespec kTick{0, 50'000'000};
 constexpr int kSameSignal = 20;  // ticks: one second
 
 Signals signals;
+std::string stopping, stopping_later;  // what the first signal prints
 std::atomic<int> ticks{0};  // counted by watch() since the first signal
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
@@ -49,8 +53,7 @@ void on_signal(int number, siginfo_t* info, void*) {
   // On a terminal the progress line is open, and the terminal shows ^C in it.
   const int terminal = ::isatty(STDERR_FILENO) == 1 ? STDERR_FILENO : STDOUT_FILENO;  // a rank's stderr is a pipe
   if (::isatty(terminal) == 1) print("\n", terminal);
-  print(signals.unsaved.load() ? "dp_train: stopping after a checkpoint is written; a second signal exits at once\n"
-                               : "dp_train: stopping\n");
+  print(signals.unsaved.load() ? stopping_later : stopping);
 }
 
 // Flushes stdout only if that cannot block (a pipe with room takes the whole buffer). Otherwise drops the output.
@@ -94,6 +97,8 @@ int received_signal() {
 }
 
 Signals& handle_signals() {
+  stopping = program().name + ": stopping\n";
+  stopping_later = program().name + ": stopping after a checkpoint is written; a second signal exits at once\n";
   struct sigaction action {};
   action.sa_sigaction = on_signal;
   action.sa_flags = SA_RESTART | SA_SIGINFO;

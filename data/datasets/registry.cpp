@@ -1,6 +1,7 @@
 // The list of data sets, and the synthetic one.
 #include "dp/dataset.h"
 #include "dp/error.h"
+#include "dp/named_entries.h"
 #include "dp/random.h"
 
 namespace dp {
@@ -77,10 +78,8 @@ DatasetPair open_synthetic(const std::string&, std::uint64_t seed) {
   return synthetic(Shape{1, 28, 28}, 10, 60000, 10000, seed);
 }
 
-}  // namespace
-
-const std::vector<Entry>& registry() {
-  static const std::vector<Entry> entries{
+std::vector<Entry>& entries() {
+  static std::vector<Entry> all{
       {"digits", "drawn, needs no files", {1, 28, 28}, 10, 1, "mnist_convnet", open_digits},
       {"mnist", "", {1, 28, 28}, 10, 3, "mnist_convnet", from_files<mnist>},
       {"fashion_mnist", "", {1, 28, 28}, 10, 10, "mnist_convnet", from_files<fashion_mnist>},
@@ -106,17 +105,14 @@ const std::vector<Entry>& registry() {
        image_list_train},
       {"synthetic", "random bytes", {1, 28, 28}, 10, 1, "mnist_convnet", open_synthetic},
   };
-  return entries;
+  return all;
 }
 
-const Entry& find(std::string_view name) {
-  std::string names;
-  for (const Entry& entry : registry()) {
-    if (entry.name == name) return entry;
-    names += (names.empty() ? "" : ", ") + entry.name;
-  }
-  throw Error(ErrorCode::usage, "dataset '" + std::string(name) + "' does not exist; choose one of " + names);
-}
+}  // namespace
+
+const std::vector<Entry>& registry() { return entries(); }
+const Entry& find(std::string_view name) { return find_entry(entries(), name, "dataset"); }
+void add(Entry entry) { add_entry(entries(), std::move(entry), "dataset"); }
 
 }  // namespace datasets
 

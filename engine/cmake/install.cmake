@@ -7,6 +7,7 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/engine/include/dp DESTINATION ${CMAKE_IN
 install(EXPORT dpTargets NAMESPACE dp:: DESTINATION ${dp_package_dir})
 if(TARGET dp_train)
   install(TARGETS dp_train RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS dp_train_main EXPORT dpTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
 # Programs search for the plugin in ../lib/dp. Embedders search the run path of the binary that links dp.
 if(TARGET dp_cuda)

@@ -8,7 +8,10 @@
 #include <filesystem>
 #include <vector>
 
-namespace dp::kernels {
+#include "dp/device.h"
+
+namespace dp {
+namespace kernels {
 namespace {
 
 namespace fs = std::filesystem;
@@ -86,18 +89,7 @@ std::vector<fs::path> candidates(const std::string& file) {
     }
     return files;
   }
-  const auto add = [&](const fs::path& folder) {
-    const fs::path path = (folder / file).lexically_normal();
-    if (std::find(files.begin(), files.end(), path) == files.end()) files.push_back(path);
-  };
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  const Holder holder = holder_of_this_code(program);
-  for (const fs::path& folder : holder.run_path) add(folder);
-  for (const fs::path& place : {holder.file, program}) {
-    if (place.empty()) continue;
-    add(place.parent_path());
-    add(place.parent_path().parent_path() / "lib" / "dp");
-  }
+  for (const std::string& folder : plugin_folders()) files.push_back(fs::path(folder) / file);
   return files;
 }
 
@@ -108,6 +100,29 @@ std::string listed(const std::vector<fs::path>& files) {
 }
 
 }  // namespace
+
+}  // namespace kernels
+
+std::vector<std::string> plugin_folders() {
+  namespace fs = std::filesystem;
+  std::vector<std::string> folders;
+  const auto add = [&](const fs::path& folder) {
+    const std::string path = folder.lexically_normal().string();
+    if (std::ranges::find(folders, path) == folders.end()) folders.push_back(path);
+  };
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const kernels::Holder holder = kernels::holder_of_this_code(program);
+  for (const fs::path& folder : holder.run_path) add(folder);
+  for (const fs::path& place : {holder.file, program}) {
+    if (place.empty()) continue;
+    add(place.parent_path());
+    add(place.parent_path().parent_path() / "lib" / "dp");
+  }
+  return folders;
+}
+
+namespace kernels {
 
 const char* abi_hash() { return DP_ABI_HASH; }
 
@@ -137,4 +152,5 @@ PluginFile load_plugin_file(const std::string& file, const char* entry, const st
   return {nullptr, {}, "no " + title + " was found (looked for " + listed(files) + remedy};
 }
 
-}  // namespace dp::kernels
+}  // namespace kernels
+}  // namespace dp

@@ -14,10 +14,7 @@ struct PluginFile {
   std::string path, reason;   // reason: why `interface` is null
 };
 // Finds and loads the plugin `file`. If DP_PLUGIN_PATH is set (absolute folders or files, separated by colons), only
-// its entries are searched. Otherwise the order is (docs/decisions/0029):
-// - the absolute folders in the run path of the program or shared library that contains this code;
-// - the folder of that file, then its ../lib/dp;
-// - the folder of the program, then its ../lib/dp.
+// its entries are searched. Otherwise plugin_folders() are.
 // Calls the plugin's `void* entry(const char* abi, const char** own_abi)`, which returns null if the hashes differ.
 // `title` names the plugin in messages. Never throws. A loaded library stays loaded.
 PluginFile load_plugin_file(const std::string& file, const char* entry, const std::string& title);

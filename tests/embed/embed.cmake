@@ -4,6 +4,7 @@
 #   FOLDER                 the build folder, which is recreated; WORK/build if not given
 #   DP_PREFIX or DP_SOURCE where find_package(dp) or add_subdirectory finds dp
 #   OPTIONS                options of the outer CMake that decide how dp is compiled
+#   RUNS                   command lines of a program that calls dp::train_main(), separated by |
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/check_embedder.cmake)
 cmake_path(GET PROJECT FILENAME name)
@@ -38,4 +39,16 @@ if(EXISTS ${FOLDER}/build.ninja)
   endforeach()
 endif()
 
-execute_process(COMMAND ${FOLDER}/${name} COMMAND_ERROR_IS_FATAL ANY)
+if(NOT RUNS)
+  set(RUNS " ")
+else()
+  execute_process(COMMAND ${FOLDER}/${name} --no-such-option RESULT_VARIABLE code ERROR_VARIABLE error)
+  if(NOT code EQUAL 2 OR NOT error MATCHES "^${name}: error: --no-such-option")
+    message(FATAL_ERROR "a wrong option ended with ${code}: ${error}")
+  endif()
+endif()
+string(REPLACE "|" ";" runs "${RUNS}")
+foreach(run IN LISTS runs)
+  separate_arguments(arguments UNIX_COMMAND "${run}")
+  execute_process(COMMAND ${FOLDER}/${name} ${arguments} WORKING_DIRECTORY ${WORK} COMMAND_ERROR_IS_FATAL ANY)
+endforeach()

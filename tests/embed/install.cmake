@@ -1,7 +1,7 @@
 # Installs BUILD to PREFIX, which is recreated, and checks for the files that embedders and users need.
 file(REMOVE_RECURSE ${PREFIX})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX} COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
-foreach(path include/dp/dp.h bin/dp_train bin/dp_bench lib/dp/bench_step lib/dp/pytorch_step.py ${LIBDIR}/libdp.a ${LIBDIR}/cmake/dp/dpConfig.cmake
+foreach(path include/dp/dp.h bin/dp_train bin/dp_bench lib/dp/bench_step lib/dp/pytorch_step.py ${LIBDIR}/libdp.a ${LIBDIR}/libdp_train_main.a ${LIBDIR}/cmake/dp/dpConfig.cmake
              ${LIBDIR}/cmake/dp/dpConfigVersion.cmake)
   if(NOT EXISTS ${PREFIX}/${path})
     message(FATAL_ERROR "the installation lacks ${path}")

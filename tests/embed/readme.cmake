@@ -1,9 +1,9 @@
-# Checks that README contains each of FILES verbatim. Other tests compile and run these files.
+# Checks that the page README contains each of FILES verbatim. Other tests compile and run these files.
 file(READ ${README} readme)
 foreach(path ${FILES})
   file(READ ${path} text)
   string(FIND "${readme}" "```cpp\n${text}```" position)
   if(position EQUAL -1)
-    message(FATAL_ERROR "README.md does not show ${path} as it is; paste the file between ```cpp and ```")
+    message(FATAL_ERROR "${README} does not show ${path} as it is; paste the file between ```cpp and ```")
   endif()
 endforeach()

@@ -1,5 +1,6 @@
 #include "sources.h"
 
+#include <dp/device.h>
 #include <dp/error.h>
 #include <unistd.h>
 #include <filesystem>
@@ -56,8 +57,8 @@ void start_fetch(const Source& source, const FetchOptions& options) {
   if (unknown)  // a relative path would start a program of the working folder
     throw dp::Error(dp::ErrorCode::usage, "fetch: cannot read /proc/self/exe to find dp_fetch: " + unknown.message());
   const std::string mirror = options.mirror.value_or("");
-  for (const auto& folder : {own, own / "../lib/dp"}) {
-    const std::string program = (folder / "dp_fetch").string();
+  for (const std::string& folder : dp::plugin_folders()) {
+    const std::string program = folder + "/dp_fetch";
     ::execl(program.c_str(), program.c_str(), source.dataset.c_str(), options.data_path.c_str(), mirror.c_str(),
             options.quiet ? "quiet" : "", options.progress ? "progress" : "", nullptr);
   }

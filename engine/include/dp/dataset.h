@@ -147,13 +147,14 @@ struct Entry {
   std::int64_t classes;
   std::int64_t epochs;  // dp_train's default
   std::string model;    // dp_train's default
-  DatasetPair (*open)(const std::string& folder, std::uint64_t seed);
+  std::function<DatasetPair(const std::string& folder, std::uint64_t seed)> open;
   // For image files, else null: opens them with another side length; opens only the training part.
-  DatasetPair (*open_sized)(const std::string& folder, std::int64_t side) = nullptr;
-  std::shared_ptr<const Dataset> (*open_train)(const std::string& folder, std::int64_t side) = nullptr;
+  std::function<DatasetPair(const std::string& folder, std::int64_t side)> open_sized{};
+  std::function<std::shared_ptr<const Dataset>(const std::string& folder, std::int64_t side)> open_train{};
 };
 const std::vector<Entry>& registry();
 const Entry& find(std::string_view name);  // Error(usage) for an unknown name lists the names
+void add(Entry entry);                     // as models::add(): a data set of the program's own
 
 }  // namespace datasets
 }  // namespace dp

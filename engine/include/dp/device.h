@@ -52,6 +52,12 @@ struct DeviceProbe {
 // Counts the devices of that kind that this process can use. Never throws, creates no context.
 DeviceProbe probe_devices(DeviceKind kind);
 
+// The folders in which plugins are searched, in this order, unless DP_PLUGIN_PATH is set (docs/decisions/0029):
+// - the absolute folders in the run path of the program or shared library that contains dp;
+// - the folder of that file, then its ../lib/dp;
+// - the folder of the program, then its ../lib/dp.
+std::vector<std::string> plugin_folders();
+
 // For bug reports: system, processor, devices, drivers, libraries and their versions, one per line, and which GPU can
 // access the memory of which other GPU (tested once per boot of the machine). Error(device) if a GPU does not respond.
 std::string describe_environment();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -83,9 +84,12 @@ struct Entry {
   std::string name;
   std::string summary;  // one line for --list-models
   Recipe recipe;
-  Model (*make)(const Shape& input, std::int64_t classes);
+  std::function<Model(const Shape& input, std::int64_t classes)> make;
 };
 const std::vector<Entry>& registry();
 const Entry& find(std::string_view name);  // Error(usage) for an unknown name lists the names
+// Adds a network of the program's own, before train_main(). Error(usage) if the name exists, or has other characters
+// than letters, digits, _ and '.'.
+void add(Entry entry);
 
 }  // namespace dp::models

@@ -219,7 +219,7 @@ struct ParameterGroup {
   bool vectors = false;                 // of these, only biases and normalisation: parameters of one dimension
   float lr_factor = 1;                  // times the optimizer's learning rate; >= 0
   std::optional<float> weight_decay{};  // instead of the optimizer's; >= 0
-  bool frozen = false;                  // their values do not change, and their gradients are zero
+  bool frozen = false;                  // their values do not change; their gradients are zero and not computed
 };
 
 // An optimizer's state between two steps.
