@@ -63,6 +63,19 @@ Recipe mobilenet_v3_recipe() {
   return recipe;
 }
 
+// torchvision's has batches of 1024 with four times the rate, for 100 epochs, and a warm-up of 5 of them.
+Recipe regnet_recipe() { return {.dataset = "imagefolder", .lr = 0.2f, .weight_decay = 5e-5f, .batch_size = 256}; }
+
+// torchvision's for the wider networks of this family: batches of 1024 with four times the rate, and a warm-up.
+Recipe shufflenet_recipe() {
+  return {.dataset = "imagefolder", .lr = 0.125f, .weight_decay = 2e-5f, .batch_size = 256};
+}
+
+// torchvision's has batches of 1024 with four times the rate, a warm-up, and heavier augmentation for 600 epochs.
+Recipe convnext_recipe() {
+  return {.dataset = "imagefolder", .adamw = true, .lr = 2.5e-4f, .weight_decay = 0.05f, .batch_size = 256};
+}
+
 // The paper's: as the ResNets, with Nesterov's momentum.
 Recipe densenet_recipe() {
   Recipe recipe = imagenet_recipe();
@@ -97,6 +110,12 @@ std::vector<Entry>& entries() {
        make_imagenet<mobilenet_v3_large>},
       {"efficientnet_b0", "mobilenet with squeeze-and-excitation, stochastic depth: 5.3 M parameters",
        mobilenet_v3_recipe(), make_imagenet<efficientnet_b0>},
+      {"regnet_y_400mf", "bottlenecks in groups, with squeeze-and-excitation: 4.3 M parameters", regnet_recipe(),
+       make_imagenet<regnet_y_400mf>},
+      {"shufflenet_v2_x1_0", "depthwise convolutions on half of the channels: 2.3 M parameters", shufflenet_recipe(),
+       make_imagenet<shufflenet_v2_x1_0>},
+      {"convnext_tiny", "depthwise 7x7 convolutions, layer normalisation, GELU: 28.6 M parameters", convnext_recipe(),
+       make_imagenet<convnext_tiny>},
       {"densenet121", "layers that read all earlier ones of their block: 8.0 M parameters", densenet_recipe(),
        make_imagenet<densenet121>},
       {"mlp", "one hidden layer of 128 units; the smallest example of a model", {}, make_mlp},

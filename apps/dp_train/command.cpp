@@ -136,8 +136,11 @@ void choose_model_and_dataset(const Choices& choices, Command& command) {
 void set_defaults(dp::TrainerOptions& options, const dp::models::Recipe& recipe) {
   options.epochs = dp::datasets::find(options.dataset_name).epochs;
   options.batch_size = recipe.batch_size;
-  options.optimizer = dp::Sgd{
-      .lr = recipe.lr, .momentum = recipe.momentum, .nesterov = recipe.nesterov, .weight_decay = recipe.weight_decay};
+  if (recipe.adamw)
+    options.optimizer = dp::AdamW{.lr = recipe.lr, .weight_decay = recipe.weight_decay};
+  else
+    options.optimizer = dp::Sgd{
+        .lr = recipe.lr, .momentum = recipe.momentum, .nesterov = recipe.nesterov, .weight_decay = recipe.weight_decay};
   options.schedule.kind = recipe.schedule;
 }
 

@@ -24,7 +24,7 @@ constexpr int kSameSignal = 20;  // ticks: one second
 
 Signals signals;
 std::string stopping, stopping_later;  // what the first signal prints
-std::atomic<int> ticks{0};  // counted by watch() since the first signal
+std::atomic<int> ticks{0};             // counted by watch() since the first signal
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 void print(std::string_view text, int to = STDERR_FILENO) {

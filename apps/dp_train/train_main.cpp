@@ -45,8 +45,7 @@ int code_of() {
 }
 
 void warn(const std::string& text) {
-  if (!text.empty())
-    std::fprintf(stderr, "%s: warning: %s\n", program().name.c_str(), dp::printable(text).c_str());
+  if (!text.empty()) std::fprintf(stderr, "%s: warning: %s\n", program().name.c_str(), dp::printable(text).c_str());
 }
 
 // The command, with the options of the run that it resumes. Rank 0 reads them.

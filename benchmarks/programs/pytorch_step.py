@@ -83,7 +83,16 @@ MODELS = {"mnist_convnet": MnistConvnet, "mlp": Mlp}
 MODELS |= {name: functools.partial(resnet, name) for name in RESNETS}
 MODELS |= {
     name: functools.partial(of_torchvision, name)
-    for name in ("mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large", "efficientnet_b0", "densenet121")
+    for name in (
+        "mobilenet_v2",
+        "mobilenet_v3_small",
+        "mobilenet_v3_large",
+        "efficientnet_b0",
+        "regnet_y_400mf",
+        "shufflenet_v2_x1_0",
+        "convnext_tiny",
+        "densenet121",
+    )
 }
 
 

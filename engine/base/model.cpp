@@ -40,6 +40,15 @@ Conv2d with_padding(const std::string& name, Conv2d conv) {
   return conv;
 }
 
+struct LinearInit {
+  Init weight, bias;
+};
+LinearInit linear_init(const Linear& linear, std::int64_t features) {
+  const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(features))};
+  if (linear.init) return {*linear.init, {InitKind::constant, 0}};
+  return {uniform, uniform};
+}
+
 }  // namespace
 
 std::int64_t Model::parameter_count() const {
@@ -85,21 +94,23 @@ ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const C
   if (options.groups < 1 || in[0] % options.groups != 0 || options.out_channels % options.groups != 0)
     fail(name, std::to_string(options.groups) + " groups do not divide " + std::to_string(in[0]) + " input and " +
                    std::to_string(options.out_channels) + " output channels");
-  const std::int64_t in_channels = in[0] / options.groups;  // of a group
   const Shape out{options.out_channels,
                   window_output(name, in[1], {kernel.h, stride.h, padding.h, dilation.h, padding.more_behind.h}),
                   window_output(name, in[2], {kernel.w, stride.w, padding.w, dilation.w, padding.more_behind.w})};
+  const std::int64_t in_channels = in[0] / options.groups;  // of a group
   const Node node = append(name, options, {x.index}, out);
   const auto window = static_cast<float>(kernel.h) * static_cast<float>(kernel.w);
   // PyTorch's kaiming_uniform_(a = sqrt(5)) has the bound 1/sqrt(fan_in), for weight and bias.
   const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(in_channels) * window)};
   const bool by_default = options.init == ConvInit::torch_default;
   const std::int64_t fan = options.init == ConvInit::kaiming_normal_fan_in ? in_channels : options.out_channels;
-  const Init normal{InitKind::normal, std::sqrt(2.0f / (static_cast<float>(fan) * window))};
+  const float deviation =
+      options.init == ConvInit::normal_002 ? 0.02f : std::sqrt(2.0f / (static_cast<float>(fan) * window));
   parameter(name + ".weight", Shape{options.out_channels, in_channels, kernel.h, kernel.w}, node,
-            by_default ? uniform : normal);
+            by_default ? uniform : Init{InitKind::normal, deviation});
   if (options.bias)
-    parameter(name + ".bias", Shape{options.out_channels}, node, by_default ? uniform : Init{InitKind::constant, 0});
+    parameter(name + ".bias", Shape{options.out_channels}, node,
+              by_default || options.torch_bias ? uniform : Init{InitKind::constant, 0});
   return node;
 }
 
@@ -133,6 +144,18 @@ ModelBuilder::Node ModelBuilder::group_norm(const std::string& name, Node x, con
   return node;
 }
 
+ModelBuilder::Node ModelBuilder::layer_norm(const std::string& name, Node x, const LayerNorm& options) {
+  const Shape in = shape_of(x, name);
+  if (in.rank() != 3) fail(name, "layer normalisation requires an input of (C, H, W), not " + to_string(in));
+  if (in[0] == 1) fail(name, "a pixel of one value has no variance");
+  if (!(options.eps > 0)) fail(name, "eps must be positive");
+  const Node node = append(name, options, {x.index}, in);
+  if (!options.affine) return node;
+  parameter(name + ".weight", Shape{in[0]}, node, {InitKind::constant, 1});
+  parameter(name + ".bias", Shape{in[0]}, node, {InitKind::constant, 0});
+  return node;
+}
+
 ModelBuilder::Node ModelBuilder::instance_norm2d(const std::string& name, Node x, const InstanceNorm2d& options) {
   const Shape in = shape_of(x, name);
   if (in.rank() != 3) fail(name, "instance normalisation requires an input of (C, H, W), not " + to_string(in));
@@ -145,10 +168,30 @@ ModelBuilder::Node ModelBuilder::linear(const std::string& name, Node x, const L
     fail(name, "a linear layer requires an input of (features), not " + to_string(in) + "; flatten first");
   if (options.out_features < 1) fail(name, "out_features must be positive");
   const Node node = append(name, options, {x.index}, Shape{options.out_features});
-  const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(in[0]))};
-  parameter(name + ".weight", Shape{options.out_features, in[0]}, node, options.init.value_or(uniform));
-  if (options.bias)
-    parameter(name + ".bias", Shape{options.out_features}, node, options.init ? Init{InitKind::constant, 0} : uniform);
+  const auto [weight, bias] = linear_init(options, in[0]);
+  parameter(name + ".weight", Shape{options.out_features, in[0]}, node, weight);
+  if (options.bias) parameter(name + ".bias", Shape{options.out_features}, node, bias);
+  return node;
+}
+
+ModelBuilder::Node ModelBuilder::pointwise_linear(const std::string& name, Node x, const Linear& options) {
+  const Shape in = shape_of(x, name);
+  if (in.rank() != 3) fail(name, "requires an input of (C, H, W), not " + to_string(in));
+  if (options.out_features < 1) fail(name, "out_features must be positive");
+  const Conv2d conv{.out_channels = options.out_features, .kernel = 1, .bias = options.bias};
+  const Node node = append(name, conv, {x.index}, in.without_first().prepended(options.out_features));
+  const auto [weight, bias] = linear_init(options, in[0]);
+  parameter(name + ".weight", Shape{options.out_features, in[0]}, node, weight);
+  if (options.bias) parameter(name + ".bias", Shape{options.out_features}, node, bias);
+  return node;
+}
+
+ModelBuilder::Node ModelBuilder::scale(const std::string& name, Node x, float value) {
+  const Shape in = shape_of(x, name);
+  if (in.rank() != 3) fail(name, "requires an input of (C, H, W), not " + to_string(in));
+  const Conv2d conv{.out_channels = in[0], .kernel = 1, .groups = in[0], .bias = false};
+  const Node node = append(name, conv, {x.index}, in);
+  parameter(name, Shape{in[0], 1, 1}, node, {InitKind::constant, value});
   return node;
 }
 
@@ -206,6 +249,14 @@ ModelBuilder::Node ModelBuilder::slice(Node x, std::int64_t first, std::int64_t 
   if (first < 0 || count < 1 || first > in[0] - count)
     fail("slice", std::to_string(count) + " channels from " + std::to_string(first) + " are not in " + to_string(in));
   return append("", Slice{first, count}, {x.index}, in.without_first().prepended(count));
+}
+
+ModelBuilder::Node ModelBuilder::channel_shuffle(Node x, std::int64_t groups) {
+  const Shape in = shape_of(x, "channel_shuffle");
+  if (in.rank() != 3) fail("channel_shuffle", "requires an input of (C, H, W), not " + to_string(in));
+  if (groups < 1 || in[0] % groups != 0)
+    fail("channel_shuffle", std::to_string(groups) + " groups do not divide " + std::to_string(in[0]) + " channels");
+  return append("", ChannelShuffle{groups}, {x.index}, in);
 }
 
 ModelBuilder::Node ModelBuilder::max_pool2d(Node x, const MaxPool2d& options) {

@@ -101,4 +101,26 @@ void backward_slice(Planner& plan, const Node& node, const NodeGradient& dy, con
   plan.gradients.give(node.inputs[0], dx, true);
 }
 
+// One step for each group: its channels move apart.
+void forward_channel_shuffle(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
+  const std::int64_t each = node.output[0] / node.groups;
+  for (std::int64_t group = 0; group < node.groups; ++group) {
+    const TensorDesc y = group == 0 ? plan.batched(node.output) : result.y.desc;
+    auto op = plan.make(CopyChannels{plan.activation_desc(x.desc), y, group * each, group, each, 1, node.groups});
+    const PlanValue from = plan.as(plan.forward, node.name, x, op.tensors()[0]);
+    if (group == 0) result.x = from, result.y = plan.new_value(op.tensors()[1]);
+    plan.add(plan.forward, node.name, group == 0 ? "" : "part", std::move(op), {.x = from.where, .y = result.y.where});
+  }
+}
+
+void backward_channel_shuffle(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result) {
+  const std::int64_t each = node.output[0] / node.groups;
+  const PlanValue dx = plan.new_value(result.x.desc);
+  for (std::int64_t group = 0; group < node.groups; ++group)
+    plan.add(plan.backward, node.name, "backward",
+             plan.make(CopyChannels{dy.value.desc, dx.desc, group, group * each, each, node.groups, 1}),
+             {.x = dy.value.where, .y = dx.where});
+  plan.gradients.give(node.inputs[0], dx, true);
+}
+
 }  // namespace dp::engine

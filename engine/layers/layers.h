@@ -19,6 +19,7 @@ void forward_add(Planner& plan, const Node& node, const PlanValue& x, NodeResult
 void forward_multiply(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_concat(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_slice(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void forward_channel_shuffle(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_relu(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_activation(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_dropout(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
@@ -35,6 +36,7 @@ void backward_add(Planner& plan, const Node& node, const NodeGradient& dy, const
 void backward_multiply(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_concat(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_slice(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+void backward_channel_shuffle(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_activation(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_dropout(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_drop_channels(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);

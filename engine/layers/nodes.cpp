@@ -147,12 +147,10 @@ class Fuser : Layers {
     node.relu = take_relu(node);
   }
   void fill(Node& node, const GroupNorm& norm, std::size_t i) {
-    node.kind = NodeKind::group_norm;
-    node.groups = norm.groups;
-    node.eps = norm.eps;
-    attach_parameters(node, i, norm.affine);
-    take(node, i, layer(i).name);
-    node.relu = take_relu(node);
+    make_group_norm(node, i, norm.groups, norm.eps, norm.affine);
+  }
+  void fill(Node& node, const LayerNorm& norm, std::size_t i) {
+    make_group_norm(node, i, kernels::kEachPixel, norm.eps, norm.affine);
   }
   void fill(Node& node, const Add&, std::size_t i) {
     make_add(node, i);
@@ -172,6 +170,11 @@ class Fuser : Layers {
     node.kind = NodeKind::slice;
     node.first = slice.first;
     take(node, i, "slice");
+  }
+  void fill(Node& node, const ChannelShuffle& shuffle, std::size_t i) {
+    node.kind = NodeKind::channel_shuffle;
+    node.groups = shuffle.groups;
+    take(node, i, "channel_shuffle");
   }
   void fill(Node& node, const MaxPool2d&, std::size_t i) { make_max_pool(node, i); }
   void fill(Node& node, const AvgPool2d& pool, std::size_t i) {
@@ -211,6 +214,14 @@ class Fuser : Layers {
     node.norm = norms_++;
     attach_parameters(node, i, true);
     take(node, i, layer(i).name);
+  }
+  void make_group_norm(Node& node, std::size_t i, std::int64_t groups, double eps, bool affine) {
+    node.kind = NodeKind::group_norm;
+    node.groups = groups;
+    node.eps = eps;
+    attach_parameters(node, i, affine);
+    take(node, i, layer(i).name);
+    node.relu = take_relu(node);
   }
   void make_add(Node& node, std::size_t i) {
     for (const int input : layer(i).inputs) {

@@ -11,8 +11,8 @@
 
 namespace dp::engine {
 
-// These layers are fused: conv+ReLU, linear+ReLU, group normalisation+ReLU, ReLU+pool+dropout, and batch normalisation
-// with the addition and the ReLU that follow it.
+// These layers are fused: conv+ReLU, linear+ReLU, group or layer normalisation+ReLU, ReLU+pool+dropout, and batch
+// normalisation with the addition and the ReLU that follow it.
 
 enum class NodeKind {
   conv,
@@ -23,6 +23,7 @@ enum class NodeKind {
   multiply,
   concat,
   slice,
+  channel_shuffle,
   max_pool,
   avg_pool,
   relu,
@@ -39,7 +40,7 @@ struct Node {
   std::vector<Shape> parts;                     // concat, multiply: of each input, per sample
   bool relu = false;                            // the node ends with a ReLU; a max_pool node begins with it
   kernels::Window window{};                     // conv, pools
-  std::int64_t groups = 1;                      // conv, group_norm
+  std::int64_t groups = 1;                      // conv, channel_shuffle, group_norm (kEachPixel: layer normalisation)
   double eps = 0;                               // group_norm
   std::int64_t first = 0;                       // slice: the first channel
   bool whole_samples = false;                   // drop_channels: all channels of a sample together

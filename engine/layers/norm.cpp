@@ -1,5 +1,5 @@
-// Batch normalisation: the statistics of a shard, their merge over all shards, and the steps that use them. Group
-// normalisation: one step in each direction.
+// Batch normalisation: the statistics of a shard, their merge over all shards, and the steps that use them. Group and
+// layer normalisation: one step in each direction.
 #include "engine/layers/layers.h"
 
 namespace dp::engine {
@@ -192,7 +192,7 @@ void backward_norm(Planner& plan, const Node& node, const NodeResult& result, st
 void forward_group_norm(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
   result.x = plan.as(plan.forward, node.name, x, plan.computed(x.desc));
   result.y = plan.new_value(result.x.desc);
-  result.saved = plan.new_doubles(2 * plan.options.batch * node.groups);
+  result.saved = plan.new_doubles(2 * plan.options.batch * groups_of(result.x.desc.shape, node.groups));
   const bool affine = node.weight >= 0;
   plan.add(plan.forward, node.name, "",
            plan.make(GroupNormForward{result.x.desc, node.groups, node.eps, affine, node.relu}),

@@ -12,6 +12,14 @@ std::int64_t round_up(std::int64_t count, std::int64_t multiple) {
   return (count + multiple - 1) / multiple * multiple;
 }
 
+// Weights of convolutions may have fewer than four dimensions in PyTorch (ModelBuilder::pointwise_linear, scale).
+Shape stored_shape(const Model& model, const ParameterSpec& spec) {
+  const Layer& layer = model.layers()[static_cast<std::size_t>(spec.layer)];
+  const bool flat = spec.shape.rank() == 2 || spec.shape.rank() == 3;
+  if (!flat || !std::holds_alternative<Conv2d>(layer.kind)) return spec.shape;
+  return Shape{spec.shape[0], spec.shape.numel() / spec.shape[0], 1, 1};
+}
+
 }  // namespace
 
 ParameterTable::ParameterTable(const Model& model, const std::vector<kernels::Layout>& layouts, DType type,
@@ -20,7 +28,7 @@ ParameterTable::ParameterTable(const Model& model, const std::vector<kernels::La
   for (std::size_t i = 0; i < model.parameters().size(); ++i) {
     const ParameterSpec& spec = model.parameters()[i];
     const auto count = static_cast<std::int64_t>(layouts[i].bytes / size_of(type));
-    entries_.push_back({spec.name, spec.shape, layouts[i], 0, count});
+    entries_.push_back({spec.name, spec.shape, stored_shape(model, spec), layouts[i], 0, count});
   }
   const auto place = [&](const auto& chosen) {
     for (ParameterEntry& entry : entries_) {

@@ -14,6 +14,7 @@ namespace dp::engine {
 struct ParameterEntry {
   std::string name;
   Shape shape;              // PyTorch's
+  Shape stored;             // as the ops see it: the weights of a convolution have four dimensions
   kernels::Layout layout;   // in the arenas; the same in every plan
   std::int64_t offset = 0;  // in elements; a multiple of 16
   std::int64_t count = 0;   // elements, including the layout's padding, which stays zero

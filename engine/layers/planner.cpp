@@ -57,7 +57,7 @@ Border PlanDraft::border(const PlanValue& value, int last) {
 
 TensorDesc PlanDraft::parameter_desc(int entry) const {
   const ParameterEntry& e = table->entry(entry);
-  return {e.shape, context.compute_type(), e.layout};
+  return {e.stored, context.compute_type(), e.layout};
 }
 
 TensorDesc PlanDraft::computed(const TensorDesc& desc) const {

@@ -103,9 +103,12 @@ struct PlanDraft : PlanParts {
   bool needs_gradient(int node) const {  // -1: the input
     return node < 0 ? options.input.has_value() : results[index(node)].needs_gradient;
   }
-  // Whether the gradient of a parameter of the node is computed.
-  bool trains(const Node& node) const { return trains(node.weight) || trains(node.bias); }
-  bool trains(int entry) const { return entry >= 0 && (options.frozen.empty() || !options.frozen[index(entry)]); }
+  bool trains(const Node& node) const {  // whether the gradient of one of its parameters is computed
+    const auto trained = [&](int entry) {
+      return entry >= 0 && (options.frozen.empty() || !options.frozen[index(entry)]);
+    };
+    return trained(node.weight) || trained(node.bias);
+  }
   int number_of(const Node& node) const { return static_cast<int>(&node - nodes.data()); }
   int sole_reader(const Node& node) const;  // or -1
   const NormNeighbours& neighbours_of(const Node& node) const { return neighbours[index(number_of(node))]; }

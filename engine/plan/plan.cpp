@@ -27,6 +27,7 @@ void forward_node(Planner& plan, const Node& node, NodeResult& result) {
     case NodeKind::multiply: return forward_multiply(plan, node, x, result);
     case NodeKind::concat: return forward_concat(plan, node, x, result);
     case NodeKind::slice: return forward_slice(plan, node, x, result);
+    case NodeKind::channel_shuffle: return forward_channel_shuffle(plan, node, x, result);
     case NodeKind::relu: return forward_relu(plan, node, x, result);
     case NodeKind::activation: return forward_activation(plan, node, x, result);
     case NodeKind::dropout: return forward_dropout(plan, node, x, result);
@@ -50,6 +51,7 @@ void backward_node(Planner& plan, const Node& node, const NodeResult& result, st
     case NodeKind::multiply: return backward_multiply(plan, node, dy, result);
     case NodeKind::concat: return backward_concat(plan, node, dy, result);
     case NodeKind::slice: return backward_slice(plan, node, dy, result);
+    case NodeKind::channel_shuffle: return backward_channel_shuffle(plan, node, dy, result);
     case NodeKind::activation: return backward_activation(plan, node, dy, result);
     case NodeKind::dropout: return backward_dropout(plan, node, dy, result);
     case NodeKind::drop_channels: return backward_drop_channels(plan, node, dy, result);

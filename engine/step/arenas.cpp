@@ -106,8 +106,8 @@ void Arenas::import_entry(int index, const Tensor& from, std::byte* arena) {
   kernels::Context& context = device_.context();
   kernels::Stream& compute = device_.compute();
   const ParameterEntry& entry = table_.entry(index);
-  const kernels::TensorDesc plain{entry.shape, from.dtype(), context.plain_layout(entry.shape, from.dtype())};
-  const auto reorder = context.make_op(kernels::Reorder{plain, {entry.shape, table_.type(), entry.layout}});
+  const kernels::TensorDesc plain{entry.stored, from.dtype(), context.plain_layout(entry.stored, from.dtype())};
+  const auto reorder = context.make_op(kernels::Reorder{plain, {entry.stored, table_.type(), entry.layout}});
   const auto staged = context.allocate(std::max(from.bytes(), std::size_t{1}));
   const auto workspace = context.allocate(std::max(reorder->workspace_bytes(), std::size_t{1}));
   compute.copy(staged->data(), from.raw(), from.bytes());
@@ -120,8 +120,8 @@ void Arenas::export_entry(int index, const std::byte* arena, Tensor& to) {
   kernels::Context& context = device_.context();
   kernels::Stream& compute = device_.compute();
   const ParameterEntry& entry = table_.entry(index);
-  const kernels::TensorDesc plain{entry.shape, to.dtype(), context.plain_layout(entry.shape, to.dtype())};
-  const auto reorder = context.make_op(kernels::Reorder{{entry.shape, table_.type(), entry.layout}, plain});
+  const kernels::TensorDesc plain{entry.stored, to.dtype(), context.plain_layout(entry.stored, to.dtype())};
+  const auto reorder = context.make_op(kernels::Reorder{{entry.stored, table_.type(), entry.layout}, plain});
   const auto staged = context.allocate(std::max(to.bytes(), std::size_t{1}));
   const auto workspace = context.allocate(std::max(reorder->workspace_bytes(), std::size_t{1}));
   const std::byte* values = arena + static_cast<std::size_t>(entry.offset) * size_of(table_.type());

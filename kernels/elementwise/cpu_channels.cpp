@@ -2,6 +2,8 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <utility>
+#include <vector>
 
 #include "kernels/device/cpu/bfloat16.h"
 #include "kernels/device/cpu/cpu_layout.h"
@@ -252,11 +254,18 @@ ActivationView channels_of(const TensorDesc& tensor) {
 
 class CopyChannelsOp final : public HostOp {
  public:
-  CopyChannelsOp(const CopyChannels& d, const CpuOpOptions& options) : from_(d.from), to_(d.to), count_(d.count) {
+  CopyChannelsOp(const CopyChannels& d, const CpuOpOptions& options)
+      : from_(d.from), to_(d.to), count_(d.count), ends_(d.to + (d.count - 1) * d.to_step + 1 == d.y.shape[1]) {
     const TensorDesc x = resolved_plain(d.x);
     tensors_ = {x, x.shape.rank() == 4 ? in_layout_of(x, d.y) : resolved_plain(d.y)};
     x_ = channels_of(x), y_ = channels_of(tensors_[1]);
     threads_ = threads_for(options.threads, static_cast<std::int64_t>(d.bytes()));
+    if (d.from_step == 1 && d.to_step == 1) return;
+    const auto place = [](const ActivationView& view, std::int64_t c) {
+      return c / view.block * view.stride_block + c % view.block;
+    };
+    for (std::int64_t i = 0; i < count_; ++i)
+      apart_.emplace_back(place(x_, from_ + i * d.from_step), place(y_, to_ + i * d.to_step));
   }
   std::string implementation() const override { return "own:copy"; }
 
@@ -264,8 +273,12 @@ class CopyChannelsOp final : public HostOp {
     const auto args = args_of<CopyChannels>(pointers);
     with_element_type(tensors_[0].type, [&]<typename T>() {
       parallel_ranges(threads_, y_.n, 1, [&](std::int64_t begin, std::int64_t end) {
-        for (std::int64_t n = begin; n < end; ++n)
-          copy(static_cast<const T*>(args.x) + n * x_.stride_n, static_cast<T*>(args.y) + n * y_.stride_n);
+        for (std::int64_t n = begin; n < end; ++n) {
+          const T* const x = static_cast<const T*>(args.x) + n * x_.stride_n;
+          T* const y = static_cast<T*>(args.y) + n * y_.stride_n;
+          apart_.empty() ? copy(x, y) : copy_apart(x, y);
+          if (ends_) clear_padding(y);
+        }
       });
     });
   }
@@ -286,7 +299,17 @@ class CopyChannelsOp final : public HostOp {
         for (std::int64_t p = 0; p < pixels; ++p)
           std::memcpy(target + p * y_.block, source + p * x_.block, static_cast<std::size_t>(run) * sizeof(T));
     }
-    if (to_ + count_ == y_.c) clear_padding(y);
+  }
+  // The same, if the channels are not next to each other.
+  template <typename T>
+  void copy_apart(const T* x, T* y) const {
+    const std::int64_t pixels = y_.h * y_.w;
+    if (x_.block == 1 && y_.block == 1) {
+      for (const auto& [from, to] : apart_) std::memcpy(y + to, x + from, static_cast<std::size_t>(pixels) * sizeof(T));
+      return;
+    }
+    for (std::int64_t p = 0; p < pixels; ++p)
+      for (const auto& [from, to] : apart_) y[to + p * y_.block] = x[from + p * x_.block];
   }
   template <typename T>
   void clear_padding(T* y) const {
@@ -297,6 +320,8 @@ class CopyChannelsOp final : public HostOp {
   }
 
   std::int64_t from_, to_, count_;
+  bool ends_;                                                 // with the last channel of y
+  std::vector<std::pair<std::int64_t, std::int64_t>> apart_;  // places of the channels in x and y; empty: no steps
   ActivationView x_, y_;
   int threads_ = 1;
 };

@@ -270,14 +270,15 @@ class DropFactorsOp final : public CudaOp {
 
 // CopyChannels.
 //
-// The kernel treats the copied channels of a sample of y as a matrix with contiguous rows. A row-major tensor has one
-// row, with all pixels of these channels. A channels-last tensor has a row for each pixel. If x has the other order,
-// the elements of a row are not contiguous in x: `x_column` is their distance.
+// The kernel treats the copied channels of a sample of y as a matrix. A row-major tensor has one row, with all pixels
+// of these channels. A channels-last tensor has a row for each pixel. If x has the other order, or if there are
+// channels between those that are copied, the elements of a row are not contiguous: `x_column` and `y_column` are their
+// distances.
 
 struct ChannelCopy {
   long long rows, row_packs;            // of a sample
   long long x_sample, x_row, x_column;  // distances in elements
-  long long y_sample, y_row;
+  long long y_sample, y_row, y_column;
 };
 
 template <int kWidth, typename T>
@@ -287,7 +288,7 @@ __global__ void __launch_bounds__(kThreads) copy_channels_kernel(const T* x, T* 
   const unsigned row_packs = static_cast<unsigned>(copy.row_packs), rows = static_cast<unsigned>(copy.rows);
   const long long column = index % row_packs * kWidth, row = index / row_packs % rows,
                   sample = index / row_packs / rows;
-  store_pack(y + sample * copy.y_sample + row * copy.y_row + column,
+  store_pack(y + sample * copy.y_sample + row * copy.y_row + column * copy.y_column,
              load_pack<kWidth>(x + sample * copy.x_sample + row * copy.x_row + column * copy.x_column));
 }
 
@@ -300,16 +301,17 @@ class CopyChannelsOp final : public CudaOp {
     const Matrix from(tensors_[0]), to(tensors_[1]);
     count_ = static_cast<unsigned>(x.shape[0] * desc.count * from.pixels);
     x_first_ = desc.from * from.channel, y_first_ = desc.to * to.channel;
-    copy_ = {.x_sample = from.sample, .y_sample = to.sample};
+    copy_ = {.x_sample = from.sample, .y_sample = to.sample, .y_column = 1};
+    const long long from_channel = desc.from_step * from.channel, to_channel = desc.to_step * to.channel;
     if (to.channel == 1 && to.pixels > 1)  // channels last
-      copy_.rows = to.pixels, copy_.row_packs = desc.count, copy_.x_row = from.pixel, copy_.x_column = from.channel,
-      copy_.y_row = to.pixel;
-    else if (from.channel == from.pixels)
+      copy_.rows = to.pixels, copy_.row_packs = desc.count, copy_.x_row = from.pixel, copy_.x_column = from_channel,
+      copy_.y_row = to.pixel, copy_.y_column = to_channel;
+    else if (from_channel == from.pixels && to_channel == to.pixels)
       copy_.rows = 1, copy_.row_packs = desc.count * to.pixels, copy_.x_column = 1;
     else
-      copy_.rows = desc.count, copy_.row_packs = to.pixels, copy_.x_row = from.channel, copy_.x_column = from.pixel,
-      copy_.y_row = to.channel;
-    packs_ = copy_.x_column == 1;
+      copy_.rows = desc.count, copy_.row_packs = to.pixels, copy_.x_row = from_channel, copy_.x_column = from.pixel,
+      copy_.y_row = to_channel;
+    packs_ = copy_.x_column == 1 && copy_.y_column == 1;
     for (const long long distance :
          {copy_.row_packs, copy_.x_sample, copy_.x_row, copy_.y_sample, copy_.y_row, x_first_, y_first_})
       packs_ = packs_ && distance % 4 == 0;

@@ -97,14 +97,15 @@ struct MultiplyBackward {
 };
 DP_ON_EVERY_BACKEND(MultiplyBackward);
 
-// Copies channels: y[:, to : to + count] = x[:, from : from + count]. The other channels of y stay as they are. Both
-// are (N,C,H,W) or (N,features), and may have different layouts. A copy of y's last channel also sets y's padding to
-// zero.
+// Copies channels: y[:, to + i * to_step] = x[:, from + i * from_step] for i below `count`. The other channels of y
+// stay as they are. Both are (N,C,H,W) or (N,features), and may have different layouts. A copy of y's last channel also
+// sets y's padding to zero.
 struct CopyChannels {
   static constexpr const char* kName = "copy_channels";
   DP_ARGS(x, y);
   TensorDesc x, y;
   std::int64_t from = 0, to = 0, count = 0;
+  std::int64_t from_step = 1, to_step = 1;
 
   void check(const OpCheck& op) const {
     op.one_type({&x, &y});
@@ -112,7 +113,9 @@ struct CopyChannels {
     op.require(x.shape.rank() == y.shape.rank(), "the tensors have different numbers of dimensions");
     for (int axis = 0; axis < x.shape.rank(); ++axis)
       op.require(axis == 1 || x.shape[axis] == y.shape[axis], "batch and pixels of the tensors differ");
-    op.require(count >= 1 && from >= 0 && to >= 0 && from + count <= x.shape[1] && to + count <= y.shape[1],
+    op.require(from_step >= 1 && to_step >= 1, "the steps must be at least 1");
+    op.require(count >= 1 && from >= 0 && to >= 0 && from + (count - 1) * from_step < x.shape[1] &&
+                   to + (count - 1) * to_step < y.shape[1],
                "the channels must be in both tensors");
   }
   // The bytes that it reads and writes.

@@ -138,8 +138,9 @@ class CopyChannelsOp final : public ReferenceOp<CopyChannels> {
     const std::int64_t from = shape(0)[1], to = shape(1)[1],
                        pixels = shape(0).rank() == 4 ? shape(0)[2] * shape(0)[3] : 1;
     for (std::int64_t n = 0; n < shape(0)[0]; ++n)
-      std::copy_n(f64(args.x) + (n * from + desc_.from) * pixels, desc_.count * pixels,
-                  f64(args.y) + (n * to + desc_.to) * pixels);
+      for (std::int64_t i = 0; i < desc_.count; ++i)
+        std::copy_n(f64(args.x) + (n * from + desc_.from + i * desc_.from_step) * pixels, pixels,
+                    f64(args.y) + (n * to + desc_.to + i * desc_.to_step) * pixels);
   }
 };
 

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 
 #include "kernels/device/cuda/block.h"
 #include "kernels/device/cuda/cuda_op.h"
 #include "kernels/device/cuda/pack.h"
 #include "kernels/device/cuda/runtime.h"
+#include "kernels/norm/op.h"
 
 namespace dp::kernels::cuda {
 
@@ -198,6 +200,10 @@ __device__ __forceinline__ void reduce_rows(double (&first)[kWidth], double (&se
         if (channel + k < end) finish(channel + k, sums[2 * k], sums[2 * k + 1]);
   }
 }
+
+// Layer normalisation: the ops with groups = kEachPixel (cuda_pixels.cu).
+std::unique_ptr<CudaOp> make_pixelwise(const GroupNormForward& desc);
+std::unique_ptr<CudaOp> make_pixelwise(const GroupNormBackward& desc);
 
 // Base classes of the batch normalisation ops on whole tensors: layout of x, and its
 // division into blocks with and without packs.

@@ -1,5 +1,5 @@
-// Group normalisation. The first kernel reduces each channel of each sample. The second kernel adds the channels of
-// each group and computes the result.
+// Group normalisation (layer normalisation: cuda_pixels.cu). The first kernel reduces each channel of each sample. The
+// second kernel adds the channels of each group and computes the result.
 #include <algorithm>
 
 #include "kernels/norm/cuda.h"
@@ -341,10 +341,10 @@ class GroupBackwardOp final : public GroupOp {
 }  // namespace
 
 std::unique_ptr<CudaOp> make(const GroupNormForward& desc, const CudaOpOptions&) {
-  return std::make_unique<GroupForwardOp>(desc);
+  return desc.groups == kEachPixel ? make_pixelwise(desc) : std::make_unique<GroupForwardOp>(desc);
 }
 std::unique_ptr<CudaOp> make(const GroupNormBackward& desc, const CudaOpOptions&) {
-  return std::make_unique<GroupBackwardOp>(desc);
+  return desc.groups == kEachPixel ? make_pixelwise(desc) : std::make_unique<GroupBackwardOp>(desc);
 }
 
 }  // namespace dp::kernels::cuda

@@ -1,5 +1,5 @@
-// Batch and group normalisation. Batch normalisation, over N,H,W of each channel, is split into several ops so that the
-// statistics can cover one shard or several (docs/decisions/0013).
+// Batch, group and layer normalisation. Batch normalisation, over N,H,W of each channel, is split into several ops so
+// that the statistics can cover one shard or several (docs/decisions/0013).
 //
 // Moments of one part of a batch are 1 + 2C doubles: the count, the mean of each channel, and each channel's sum of
 // squared deviations from its mean. All are zero for an empty part. Stats are 1 + 2C doubles: the count, the mean of
@@ -149,11 +149,18 @@ struct BatchNormBackward {
 DP_ON_EVERY_BACKEND(BatchNormBackward);
 
 // Group normalisation. The channels of each sample are split into `groups` of equal size; each group is normalised over
-// its channels, H and W.
+// its channels, H and W. With groups = kEachPixel it is layer normalisation: each pixel is normalised over its
+// channels, and below, a pixel takes the place of a group.
+inline constexpr std::int64_t kEachPixel = 0;
 
 inline void check_groups(const OpCheck& op, const TensorDesc& x, std::int64_t groups) {
   check_norm(op, x);
-  op.require(groups >= 1 && x.shape[1] % groups == 0, "the groups do not divide the channels");
+  op.require(groups == kEachPixel || (groups >= 1 && x.shape[1] % groups == 0),
+             "the groups do not divide the channels");
+}
+// Groups of a sample.
+inline std::int64_t groups_of(const Shape& x, std::int64_t groups) {
+  return groups == kEachPixel ? x[2] * x[3] : groups;
 }
 
 // y = (x - mean) * inv_std, times weight plus bias if affine, then max(0, y) if relu. `stats` are the mean and inv_std

@@ -209,21 +209,33 @@ class BackwardOp final : public NormOp<BatchNormBackward> {
   }
 };
 
-// Base of the ops that normalise groups of channels. A group of a sample is contiguous.
+// Base of the ops that normalise groups of channels, or pixels. A group of channels is contiguous.
 template <typename Desc>
 class GroupOp : public NormOp<Desc> {
  protected:
-  explicit GroupOp(const Desc& desc) : NormOp<Desc>(desc), size_(this->channels_ / desc.groups * this->pixels_) {}
+  explicit GroupOp(const Desc& desc)
+      : NormOp<Desc>(desc),
+        pixelwise_(desc.groups == kEachPixel),
+        size_(pixelwise_ ? this->channels_ : this->channels_ / desc.groups * this->pixels_) {}
 
-  // Calls visit(group, first element) for each group of each sample. Groups are counted over all samples.
+  // Calls visit(group, elements) for each group of each sample; elements(body) calls body for each element of the
+  // group. Groups are counted over all samples.
   template <typename Visit>
   void each_group(const Visit& visit) const {
-    for (std::int64_t i = 0; i < this->shape(0)[0] * this->desc_.groups; ++i) visit(i, i * size_);
+    const std::int64_t groups = groups_of(this->shape(0), this->desc_.groups), step = pixelwise_ ? this->pixels_ : 1;
+    for (std::int64_t i = 0; i < this->shape(0)[0] * groups; ++i) {
+      const std::int64_t sample = i / groups, group = i % groups;
+      const std::int64_t first = sample * this->channels_ * this->pixels_ + group * (pixelwise_ ? 1 : size_);
+      visit(i, [&](const auto& body) {
+        for (std::int64_t k = 0; k < size_; ++k) body(first + k * step);
+      });
+    }
   }
   std::size_t channel_of(std::int64_t element) const {
     return static_cast<std::size_t>(element / this->pixels_ % this->channels_);
   }
 
+  bool pixelwise_;
   std::int64_t size_;  // of a group
 };
 
@@ -235,18 +247,17 @@ class GroupForwardOp final : public GroupOp<GroupNormForward> {
     const auto args = args_of<GroupNormForward>(pointers);
     const double *x = f64(args.x), *weight = f64(args.weight), *bias = f64(args.bias);
     double *y = f64(args.y), *stats = f64(args.stats);
-    each_group([&](std::int64_t group, std::int64_t begin) {
+    each_group([&](std::int64_t group, const auto& elements) {
       double mean = 0, variance = 0;
-      for (std::int64_t i = begin; i < begin + size_; ++i) mean += x[i] / static_cast<double>(size_);
-      for (std::int64_t i = begin; i < begin + size_; ++i)
-        variance += (x[i] - mean) * (x[i] - mean) / static_cast<double>(size_);
+      elements([&](std::int64_t i) { mean += x[i] / static_cast<double>(size_); });
+      elements([&](std::int64_t i) { variance += (x[i] - mean) * (x[i] - mean) / static_cast<double>(size_); });
       const double inv_std = 1 / std::sqrt(variance + desc_.eps);
       stats[2 * group] = mean, stats[2 * group + 1] = inv_std;
-      for (std::int64_t i = begin; i < begin + size_; ++i) {
+      elements([&](std::int64_t i) {
         double value = (x[i] - mean) * inv_std;
         if (desc_.affine) value = value * weight[channel_of(i)] + bias[channel_of(i)];
         y[i] = desc_.relu && value < 0 ? 0 : value;
-      }
+      });
     });
   }
 };
@@ -260,21 +271,21 @@ class GroupBackwardOp final : public GroupOp<GroupNormBackward> {
     const double *dy = f64(args.dy), *x = f64(args.x), *weight = f64(args.weight), *stats = f64(args.stats);
     double *dx = f64(args.dx), *dweight = f64(args.dweight), *dbias = f64(args.dbias);
     if (desc_.affine) std::fill_n(dweight, channels_, 0.0), std::fill_n(dbias, channels_, 0.0);
-    each_group([&](std::int64_t group, std::int64_t begin) {
+    each_group([&](std::int64_t group, const auto& elements) {
       const double mean = stats[2 * group], inv_std = stats[2 * group + 1];
       const auto normalised = [&](std::int64_t i) { return (x[i] - mean) * inv_std; };
       const auto gradient = [&](std::int64_t i) { return desc_.affine ? dy[i] * weight[channel_of(i)] : dy[i]; };
       double sum = 0, product = 0;
-      for (std::int64_t i = begin; i < begin + size_; ++i) {
+      elements([&](std::int64_t i) {
         sum += gradient(i);
         product += gradient(i) * normalised(i);
-        if (!desc_.affine) continue;
+        if (!desc_.affine) return;
         dbias[channel_of(i)] += dy[i];
         dweight[channel_of(i)] += dy[i] * normalised(i);
-      }
+      });
       const auto count = static_cast<double>(size_);
-      for (std::int64_t i = begin; i < begin + size_; ++i)
-        dx[i] = inv_std * (gradient(i) - sum / count - normalised(i) * product / count);
+      elements(
+          [&](std::int64_t i) { dx[i] = inv_std * (gradient(i) - sum / count - normalised(i) * product / count); });
     });
   }
 };

@@ -23,10 +23,12 @@ struct Describe {
   }
   std::string operator()(const BatchNorm2d& n) const { return fmt::format("norm {:g} {:g}", n.eps, n.momentum); }
   std::string operator()(const GroupNorm& n) const { return fmt::format("{} groups {:g}", n.groups, n.eps); }
+  std::string operator()(const LayerNorm& n) const { return fmt::format("of pixels {:g}", n.eps); }
   std::string operator()(const Add&) const { return "add"; }
   std::string operator()(const Multiply&) const { return "multiply"; }
   std::string operator()(const Concat&) const { return "concat"; }
   std::string operator()(const Slice& s) const { return fmt::format("slice {} from {}", s.count, s.first); }
+  std::string operator()(const ChannelShuffle& s) const { return fmt::format("shuffle {}", s.groups); }
   std::string operator()(const Linear& l) const {
     return fmt::format("linear {}{}", l.out_features, l.bias ? ", bias" : "");
   }
@@ -160,12 +162,15 @@ TEST_CASE("the models have the documented layers and sizes") {
                      {"mobilenet_v3_small", {3, 224, 224}, 1000, 2542856},
                      {"mobilenet_v3_large", {3, 224, 224}, 1000, 5483032},
                      {"efficientnet_b0", {3, 224, 224}, 1000, 5288548},
+                     {"regnet_y_400mf", {3, 224, 224}, 1000, 4344144},
+                     {"shufflenet_v2_x1_0", {3, 224, 224}, 1000, 2278604},
+                     {"convnext_tiny", {3, 224, 224}, 1000, 28589128},
                      {"densenet121", {3, 224, 224}, 1000, 7978856}};
   for (const auto& size : sizes) {
     INFO(size.name << ", " << size.classes << " classes");
     CHECK(models::find(size.name).make(size.input, size.classes).parameter_count() == size.parameters);
   }
-  CHECK(models::registry().size() == 14);
+  CHECK(models::registry().size() == 17);
 }
 
 struct Spread {
@@ -259,6 +264,9 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
       {"mobilenet_v3_small", nullptr, "imagefolder", 0.045, 1e-5, ScheduleKind::cosine, {}, 90, 256},
       {"mobilenet_v3_large", nullptr, "imagefolder", 0.045, 1e-5, ScheduleKind::cosine, {}, 90, 256},
       {"efficientnet_b0", nullptr, "imagefolder", 0.045, 1e-5, ScheduleKind::cosine, {}, 90, 256},
+      {"regnet_y_400mf", nullptr, "imagefolder", 0.2, 5e-5, ScheduleKind::cosine, {}, 90, 256},
+      {"shufflenet_v2_x1_0", nullptr, "imagefolder", 0.125, 2e-5, ScheduleKind::cosine, {}, 90, 256},
+      {"convnext_tiny", nullptr, "imagefolder", 2.5e-4, 0.05, ScheduleKind::cosine, {}, 90, 256},
       {"densenet121", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
       {"mnist_convnet", "mnist", "mnist", 0.05, 0, ScheduleKind::cosine, {}, 3},
       {"mnist_convnet", "fashion_mnist", "fashion_mnist", 0.05, 0, ScheduleKind::cosine, {}, 10},
@@ -277,10 +285,18 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
     CHECK(o.epochs == recipe.epochs);
     CHECK(o.max_steps == 0);
     CHECK(o.batch_size == recipe.batch_size);
-    CHECK(std::get<Sgd>(o.optimizer).lr == static_cast<float>(recipe.lr));
-    CHECK(std::get<Sgd>(o.optimizer).momentum == 0.9f);
-    CHECK(std::get<Sgd>(o.optimizer).nesterov == (std::string(recipe.model) == "densenet121"));
-    CHECK(std::get<Sgd>(o.optimizer).weight_decay == static_cast<float>(recipe.weight_decay));
+    std::visit(
+        [&](const auto& optimizer) {
+          CHECK(optimizer.lr == static_cast<float>(recipe.lr));
+          CHECK(optimizer.weight_decay == static_cast<float>(recipe.weight_decay));
+        },
+        o.optimizer);
+    if (std::string(recipe.model) == "convnext_tiny") {
+      CHECK(std::holds_alternative<AdamW>(o.optimizer));
+    } else {
+      CHECK(std::get<Sgd>(o.optimizer).momentum == 0.9f);
+      CHECK(std::get<Sgd>(o.optimizer).nesterov == (std::string(recipe.model) == "densenet121"));
+    }
     CHECK(o.schedule.kind == recipe.schedule);
     CHECK(o.schedule.milestones == recipe.milestones);
     CHECK(o.schedule.gamma == 0.1);

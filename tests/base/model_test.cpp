@@ -85,6 +85,8 @@ TEST_CASE("a model records the shape, the layer and the initial values of each p
   x = m.conv2d("b", x, {.out_channels = 4, .kernel = 1, .bias = false, .init = ConvInit::kaiming_normal_fan_in});
   x = m.conv2d("c", x, {.out_channels = 2, .kernel = 1, .init = ConvInit::kaiming_normal_fan_out});
   x = m.batch_norm2d("n", x);
+  const Conv2d torch_bias{.out_channels = 2, .kernel = 1, .init = ConvInit::kaiming_normal_fan_out, .torch_bias = true};
+  x = m.conv2d("t", x, torch_bias);
   x = m.linear("l", m.flatten(m.global_avg_pool2d(x)), {.out_features = 7});
   const Model model = m.build(m.linear("k", x, {.out_features = 5, .bias = false}));
   const float a = 1 / std::sqrt(75.0f), l = 1 / std::sqrt(2.0f), k = 1 / std::sqrt(7.0f);
@@ -93,8 +95,9 @@ TEST_CASE("a model records the shape, the layer and the initial values of each p
       {"b.weight", {4, 8, 1, 1}, 2, {InitKind::normal, 0.5f}},  // by fan_in: sqrt(2 / 8)
       {"c.weight", {2, 4, 1, 1}, 3, {InitKind::normal, 1}},    {"c.bias", {2}, 3, {InitKind::constant, 0}},
       {"n.weight", {2}, 4, {InitKind::constant, 1}},           {"n.bias", {2}, 4, {InitKind::constant, 0}},
-      {"l.weight", {7, 2}, 7, {InitKind::uniform, l}},         {"l.bias", {7}, 7, {InitKind::uniform, l}},
-      {"k.weight", {5, 7}, 8, {InitKind::uniform, k}}};
+      {"t.weight", {2, 2, 1, 1}, 5, {InitKind::normal, 1}},    {"t.bias", {2}, 5, {InitKind::uniform, l}},
+      {"l.weight", {7, 2}, 8, {InitKind::uniform, l}},         {"l.bias", {7}, 8, {InitKind::uniform, l}},
+      {"k.weight", {5, 7}, 9, {InitKind::uniform, k}}};
   REQUIRE(model.parameters().size() == std::size(expected));
   for (std::size_t i = 0; i < std::size(expected); ++i) check_parameter(model.parameters()[i], expected[i]);
   const BufferSpec buffers[] = {{"n.running_mean", {2}, DType::f32, 4, BufferKind::running_mean},
@@ -182,6 +185,49 @@ TEST_CASE("invalid convolutions and normalisations are rejected with the name of
   };
   CHECK(instance({7}) == "layer 'n': instance normalisation requires an input of (C, H, W), not (7,)");
   CHECK(instance({3, 1, 1}) == "layer 'n': a group of one value has no variance");
+}
+
+TEST_CASE("layers on the pixels have PyTorch's parameters, and others are rejected") {
+  ModelBuilder m("pixels", Shape{6, 4, 4});
+  auto x = m.layer_norm("norm", m.layer_norm("plain", m.input(), {.affine = false}), {.eps = 1e-6});
+  x = m.pointwise_linear("a", x, {.out_features = 8});
+  x = m.pointwise_linear("b", x, {.out_features = 4, .bias = false, .init = Init{InitKind::normal, 0.02f}});
+  x = m.scale("gamma", m.channel_shuffle(x, 2), 0.25f);
+  const Model model = m.build(m.conv2d("c", x, {.out_channels = 3, .init = ConvInit::normal_002}));
+  const float a = 1 / std::sqrt(6.0f);
+  const ParameterSpec expected[] = {
+      {"norm.weight", {6}, 2, {InitKind::constant, 1}},         {"norm.bias", {6}, 2, {InitKind::constant, 0}},
+      {"a.weight", {8, 6}, 3, {InitKind::uniform, a}},          {"a.bias", {8}, 3, {InitKind::uniform, a}},
+      {"b.weight", {4, 8}, 4, {InitKind::normal, 0.02f}},       {"gamma", {4, 1, 1}, 6, {InitKind::constant, 0.25f}},
+      {"c.weight", {3, 4, 3, 3}, 7, {InitKind::normal, 0.02f}}, {"c.bias", {3}, 7, {InitKind::constant, 0}}};
+  REQUIRE(model.parameters().size() == std::size(expected));
+  for (std::size_t i = 0; i < std::size(expected); ++i) check_parameter(model.parameters()[i], expected[i]);
+  CHECK(model.output() == Shape{3, 2, 2});
+
+  using Append = std::function<void(ModelBuilder&)>;
+  const auto refused = [](const Append& append, const Shape& input = {4, 5, 9}) { return refusal(append, input); };
+  const auto norm = [](const LayerNorm& options) {
+    return [=](ModelBuilder& b) { b.layer_norm("n", b.input(), options); };
+  };
+  CHECK(refused(norm({}), {7}) == "layer 'n': layer normalisation requires an input of (C, H, W), not (7,)");
+  CHECK(refused(norm({}), {1, 5, 9}) == "layer 'n': a pixel of one value has no variance");
+  CHECK(refused(norm({.eps = 0})) == "layer 'n': eps must be positive");
+  const auto point = [](std::int64_t features) {
+    return [=](ModelBuilder& b) { b.pointwise_linear("p", b.input(), {.out_features = features}); };
+  };
+  CHECK(refused(point(3)) == "accepted");
+  CHECK(refused(point(0)) == "layer 'p': out_features must be positive");
+  CHECK(refused(point(3), {7}) == "layer 'p': requires an input of (C, H, W), not (7,)");
+  CHECK(refused([](ModelBuilder& b) { b.scale("s", b.input()); }, {7}) ==
+        "layer 's': requires an input of (C, H, W), not (7,)");
+  const auto shuffle = [](std::int64_t groups) {
+    return [=](ModelBuilder& b) { b.channel_shuffle(b.input(), groups); };
+  };
+  for (const std::int64_t groups : {1, 2, 4}) CHECK(refused(shuffle(groups)) == "accepted");
+  for (const std::int64_t groups : {0, 3, 8})
+    CHECK(refused(shuffle(groups)) ==
+          "layer 'channel_shuffle': " + std::to_string(groups) + " groups do not divide 4 channels");
+  CHECK(refused(shuffle(1), {7}) == "layer 'channel_shuffle': requires an input of (C, H, W), not (7,)");
 }
 
 TEST_CASE("products, concatenations and slices have the shapes of PyTorch's, and others are rejected") {
@@ -351,7 +397,8 @@ TEST_CASE("a model that does not exist, or does not fit the images, is rejected 
   CHECK_THROWS_WITH(models::find("resnet"),
                     "model 'resnet' does not exist; choose one of mnist_convnet, resnet18, resnet34, resnet50, "
                     "resnet101, resnet152, resnext50_32x4d, wide_resnet50_2, mobilenet_v2, mobilenet_v3_small, "
-                    "mobilenet_v3_large, efficientnet_b0, densenet121, mlp");
+                    "mobilenet_v3_large, efficientnet_b0, regnet_y_400mf, shufflenet_v2_x1_0, convnext_tiny, "
+                    "densenet121, mlp");
   CHECK_THROWS_WITH(models::find("mnist_convnet").make({3, 28, 28}, 10),
                     "model 'mnist_convnet' requires images of (1, 28, 28), not (3, 28, 28); choose another model or "
                     "data set");

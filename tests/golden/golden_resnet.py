@@ -38,7 +38,8 @@ CASES["mobilenet_v2"] = {
     "imagenet": ("imagenet", True, 20, 64, 4, 1),
     "kinkless": ("imagenet", True, 10, 48, 8, 262),
 }
-OTHERS = ("mobilenet_v3_small", "mobilenet_v3_large", "densenet121", "efficientnet_b0")
+OTHERS = ("mobilenet_v3_small", "mobilenet_v3_large", "densenet121", "efficientnet_b0", "regnet_y_400mf", "shufflenet_v2_x1_0",
+          "convnext_tiny")
 for _network in OTHERS:
     CASES[_network] = {"imagenet": ("imagenet", True, 20, 64, 4, 1)}
 # The distance of "kinkless" from a kink.
@@ -80,17 +81,27 @@ def ends_block(network, name):
 
 def bounds(name, tensor, features):
     """Bounds of a uniform distribution: for weights with torchvision's variance, else wide enough to show errors."""
-    if tensor.dim() == 4:
-        bound = np.float32(np.sqrt(6.0 / (tensor.shape[0] * tensor[0, 0].numel())))
-        return -bound, bound
     if of_classifier(name):
         bound = np.float32(1 / np.sqrt(float(features)))
+        return -bound, bound
+    if tensor.dim() in (2, 4):  # a convolution, or ConvNeXt's linear layers on each pixel
+        bound = np.float32(np.sqrt(6.0 / (tensor.shape[0] * tensor[0, 0].numel())))
         return -bound, bound
     return (0.5, 1.5) if name.endswith(("weight", "running_var")) else (-0.5, 0.5)
 
 
+def in_order_of_layers(state):
+    """The items of a state dict. ConvNeXt's `layer_scale` is the last parameter of its block, as in forward."""
+    def place(item):
+        index, (key, _) = item
+        block = key.removesuffix(".layer_scale")
+        return index if block == key else max(i for i, name in enumerate(state) if name.startswith(block + ".")) + 0.5
+
+    return [item for _, item in sorted(enumerate(state.items()), key=place)]
+
+
 def drawn_state(name, model):
-    """A state dict in float32, with the tensors in torchvision's order.
+    """A state dict in float32.
 
     With the distributions of bounds(), rounding errors of gradients grow with the number of blocks, to 1e-2 in 50
     layers. Networks deeper than ResNet18 have other values. The last normalisation of a block has small positive
@@ -98,9 +109,10 @@ def drawn_state(name, model):
     from zero inside a block, and by +3 elsewhere, so few inputs of ReLUs are close to zero. In MobileNetV2 all of them
     are moved by +3, to the middle between the two kinks of ReLU6.
     """
-    features = next(tensor.shape[1] for tensor in model.state_dict().values() if tensor.dim() == 2)
+    features = next(tensor.shape[1] for key, tensor in model.state_dict().items()
+                    if tensor.dim() == 2 and of_classifier(key))
     state = {}
-    for index, (key, tensor) in enumerate(model.state_dict().items()):
+    for index, (key, tensor) in enumerate(in_order_of_layers(model.state_dict())):
         if key.endswith("num_batches_tracked"):
             state[key] = torch.tensor(TRACKED)
             continue
@@ -238,8 +250,8 @@ def worst(exact, single, kind, network):
         for name in exact
         if name.startswith(kind)
     }
-    name = max(errors, key=errors.get)
-    return errors[name], name
+    name = max(errors, key=errors.get, default=None)  # without batch normalisation there are no running statistics
+    return errors.get(name, 0), name
 
 
 def all_cases(name):

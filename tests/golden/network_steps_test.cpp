@@ -27,6 +27,9 @@ models::ResnetOptions resnet(std::int64_t width) {
 const Model kMobilenet = models::mobilenet_v2({.classes = 10, .input = {3, 32, 32}});
 const Model kSmallV3 = models::mobilenet_v3_small({.classes = 10, .input = {3, 32, 32}});
 const Model kLargeV3 = models::mobilenet_v3_large({.classes = 10, .input = {3, 32, 32}});
+const Model kShufflenet = models::shufflenet_v2_x1_0({.classes = 10, .input = {3, 32, 32}});
+const Model kConvnext = models::convnext_tiny({.classes = 10, .input = {3, 32, 32}});
+const Model kRegnet = models::regnet_y_400mf({.classes = 10, .input = {3, 32, 32}});
 const Model kEfficientnet = models::efficientnet_b0({.classes = 10, .input = {3, 32, 32}});
 const Model kDensenet = models::densenet121({.classes = 10, .input = {3, 32, 32}});
 
@@ -81,6 +84,9 @@ TEST_CASE("twenty steps of MobileNetV3 in float64 equal PyTorch's", "[naive]") {
   check_in_float64(kLargeV3, kHardSigmoid);
 }
 TEST_CASE("twenty steps of EfficientNet-B0 in float64 equal PyTorch's", "[naive]") { check_in_float64(kEfficientnet); }
+TEST_CASE("twenty steps of RegNetY-400MF in float64 equal PyTorch's", "[naive]") { check_in_float64(kRegnet); }
+TEST_CASE("twenty steps of ShuffleNetV2 in float64 equal PyTorch's", "[naive]") { check_in_float64(kShufflenet); }
+TEST_CASE("twenty steps of ConvNeXt in float64 equal PyTorch's", "[naive]") { check_in_float64(kConvnext); }
 TEST_CASE("twenty steps of DenseNet121 in float64 equal PyTorch's", "[naive]") { check_in_float64(kDensenet); }
 TEST_CASE("twenty steps of a narrow ResNeXt50 in float64 equal PyTorch's", "[naive]") {
   check_in_float64(models::resnext50_32x4d(resnet(16)));
@@ -95,6 +101,9 @@ TEST_CASE("the first steps of MobileNetV3 on CPUs equal PyTorch's") {
   check_on_cpus(kLargeV3);
 }
 TEST_CASE("the first steps of EfficientNet-B0 on CPUs equal PyTorch's") { check_on_cpus(kEfficientnet); }
+TEST_CASE("the first steps of RegNetY-400MF on CPUs equal PyTorch's") { check_on_cpus(kRegnet); }
+TEST_CASE("the first steps of ShuffleNetV2 on CPUs equal PyTorch's") { check_on_cpus(kShufflenet); }
+TEST_CASE("the first steps of ConvNeXt on CPUs equal PyTorch's") { check_on_cpus(kConvnext); }
 TEST_CASE("the first steps of DenseNet121 on CPUs equal PyTorch's") { check_on_cpus(kDensenet); }
 TEST_CASE("the first steps of ResNeXt50 on CPUs equal PyTorch's") {
   check_on_cpus(models::resnext50_32x4d(resnet(64)));

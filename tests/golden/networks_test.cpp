@@ -1,4 +1,4 @@
-// The engine's MobileNetV3, DenseNet and EfficientNet against torchvision's in float64: forward, running statistics, gradients,
+// The engine's networks that are not ResNets against torchvision's in float64: forward, running statistics, gradients,
 // predictions.
 #include "dp/models.h"
 #include "golden/resnet_cases.h"
@@ -37,6 +37,15 @@ TEST_CASE("large MobileNetV3 equals torchvision's") {
 }
 TEST_CASE("EfficientNet-B0 equals torchvision's") {
   check_network(models::efficientnet_b0, {.in_float64 = 1e-10, .on_cpus = 1e-4}, 213);
+}
+TEST_CASE("RegNetY-400MF equals torchvision's") {
+  check_network(models::regnet_y_400mf, {.in_float64 = 1e-10, .on_cpus = 1e-4}, 225);
+}
+TEST_CASE("ShuffleNetV2 equals torchvision's") {
+  check_network(models::shufflenet_v2_x1_0, {.in_float64 = 1e-10, .on_cpus = 1e-4}, 170);
+}
+TEST_CASE("small ConvNeXt equals torchvision's") {
+  check_network(models::convnext_tiny, {.in_float64 = 1e-10, .on_cpus = 1e-4}, 182);
 }
 TEST_CASE("DenseNet121 equals torchvision's") {
   check_network(models::densenet121, {.in_float64 = 1e-8, .on_cpus = 6e-2}, 364);

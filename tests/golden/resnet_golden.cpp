@@ -25,12 +25,13 @@ bool ends_block(const std::string& network, const std::string& name) {
 }
 
 std::pair<float, float> bounds_of(const std::string& name, const Shape& shape, std::int64_t features) {
-  if (shape.rank() == 4) {
-    const auto bound = static_cast<float>(std::sqrt(6.0 / static_cast<double>(shape[0] * shape[2] * shape[3])));
-    return {-bound, bound};
-  }
   if (of_classifier(name)) {
     const auto bound = static_cast<float>(1 / std::sqrt(static_cast<double>(features)));
+    return {-bound, bound};
+  }
+  if (shape.rank() == 4 || shape.rank() == 2) {  // a convolution, or a linear layer on each pixel
+    const std::int64_t cells = shape.rank() == 4 ? shape[2] * shape[3] : 1;
+    const auto bound = static_cast<float>(std::sqrt(6.0 / static_cast<double>(shape[0] * cells)));
     return {-bound, bound};
   }
   if (name.ends_with("weight") || name.ends_with("running_var")) return {0.5f, 1.5f};
@@ -78,8 +79,8 @@ double scale_of(const GoldenFile& golden, const std::string& name) {
 }  // namespace
 
 NamedTensors resnet_state(const std::string& network, const NamedTensors& like) {
-  const auto classifier =
-      std::ranges::find_if(like, [](const auto& named) { return named.second.shape().rank() == 2; });
+  const auto classifier = std::ranges::find_if(
+      like, [](const auto& named) { return named.second.shape().rank() == 2 && of_classifier(named.first); });
   REQUIRE(classifier != like.end());
   const std::int64_t features = classifier->second.shape()[1];
   NamedTensors state;

@@ -103,15 +103,24 @@ TEST_CASE("copied channels arrive between any two layouts, and all others stay a
                          {{3, 40, 1, 1}, {3, 24, 1, 1}, {8, 4, 20}},
                          {{4, 12}, {4, 30}, {0, 18, 12}},
                          {{3, 28}, {3, 9}, {11, 2, 7}},
-                         {{2, 1, 4, 6}, {2, 3, 4, 6}, {0, 1, 1}}};
+                         {{2, 1, 4, 6}, {2, 3, 4, 6}, {0, 1, 1}},
+                         // Channels apart: a half of 58 interleaved, every third of 64, to the last channel or not.
+                         {{2, 58, 3, 5}, {2, 58, 3, 5}, {29, 1, 29, 1, 2}},
+                         {{2, 58, 3, 5}, {2, 58, 3, 5}, {0, 0, 29, 2, 1}},
+                         {{1, 64, 4, 4}, {1, 40, 4, 4}, {2, 3, 9, 3, 4}},
+                         {{3, 16, 2, 2}, {3, 32, 2, 2}, {0, 0, 16, 1, 2}},
+                         {{3, 9, 1, 1}, {3, 7, 1, 1}, {1, 0, 3, 3, 2}},
+                         {{2, 12}, {2, 12}, {1, 0, 6, 2, 1}}};
   for (const Copy& copy : copies) {
     const HostTensor x = random_tensor(copy.x, random), before = random_tensor(copy.y, random);
     HostTensor after = before;
     const std::int64_t pixels = copy.x.rank() == 4 ? copy.x[2] * copy.x[3] : 1;
     for (std::int64_t n = 0; n < copy.x[0]; ++n)
-      for (std::int64_t i = 0; i < copy.channels.count * pixels; ++i)
-        after.values[static_cast<std::size_t>((n * copy.y[1] + copy.channels.to) * pixels + i)] =
-            x.values[static_cast<std::size_t>((n * copy.x[1] + copy.channels.from) * pixels + i)];
+      for (std::int64_t i = 0; i < copy.channels.count; ++i) {
+        const Channels& c = copy.channels;
+        const std::int64_t from = n * copy.x[1] + c.from + i * c.from_step, to = n * copy.y[1] + c.to + i * c.to_step;
+        std::copy_n(x.values.begin() + from * pixels, pixels, after.values.begin() + to * pixels);
+      }
     for (const DeviceKind kind : tested_kinds()) {
       OpRig rig(kind, 2);
       for (const kernels::Layout& from : layouts_of(rig, copy.x))

@@ -13,13 +13,15 @@ constexpr double kTolerance = 2e-6;  // a few float32 roundings per element; sum
 // By definition in double.
 GroupNormResult naive(const GroupNormCase& norm) {
   const std::int64_t channels = norm.x.shape[1], pixels = norm.x.shape[2] * norm.x.shape[3];
-  const std::int64_t each = channels / norm.groups * pixels;
+  const bool pixelwise = norm.groups == kernels::kEachPixel;
+  const std::int64_t each = pixelwise ? channels : channels / norm.groups * pixels, step = pixelwise ? pixels : 1;
   GroupNormResult r{{}, zeros(norm.x.shape), zeros(norm.x.shape), {}, {}};
   if (norm.affine) r.dweight = r.dbias = zeros({channels});
-  for (std::int64_t begin = 0; begin < norm.x.shape.numel(); begin += each) {
+  for (std::int64_t group = 0; group < norm.x.shape.numel() / each; ++group) {
+    const std::int64_t begin = pixelwise ? group / pixels * channels * pixels + group % pixels : group * each;
     double mean = 0, variance = 0, sum = 0, product = 0;
     std::vector<std::size_t> own;
-    for (std::int64_t i = begin; i < begin + each; ++i) own.push_back(static_cast<std::size_t>(i));
+    for (std::int64_t k = 0; k < each; ++k) own.push_back(static_cast<std::size_t>(begin + k * step));
     const auto channel = [&](std::size_t i) {
       return i / static_cast<std::size_t>(pixels) % static_cast<std::size_t>(channels);
     };
@@ -96,17 +98,34 @@ TEST_CASE("group normalisation equals its definition for every division of chann
   }
 }
 
-TEST_CASE("group normalisation of values far from zero loses only what float32 rounds off") {
-  Random random(72, RandomUse::synthetic);
-  GroupNormCase norm = random_case({2, 24, 7, 6}, 3, random);
-  for (double& value : norm.x.values) value = static_cast<float>(1000 + value);
-  // Each x and its distance from the rounded mean are exact in float32.
-  check_on_every_device(norm, kTolerance);
+TEST_CASE("layer normalisation equals its definition, in every layout") {
+  Random random(74, RandomUse::synthetic);
+  // Blocks of channels with and without padding, several strips of pixels, one pixel, two channels, many channels.
+  const Shape all[] = {{4, 20, 5, 7}, {3, 16, 4, 4},   {2, 33, 9, 15}, {5, 2, 3, 3},    {1, 48, 20, 19}, {7, 96, 1, 1},
+                       {2, 68, 9, 4}, {1, 2500, 2, 1}, {3, 7, 8, 8},   {1, 130, 65, 1}, {2, 264, 3, 2}};
+  int turn = 0;
+  for (const Shape& shape : all) {
+    GroupNormCase norm = random_case(shape, kernels::kEachPixel, random);
+    norm.affine = ++turn % 3 != 0;
+    norm.relu = turn % 2 == 0;
+    check_on_every_device(norm, kTolerance);
+  }
 }
 
-TEST_CASE("a group normalisation of no images gives zero gradients of weight and bias") {
+TEST_CASE("group normalisation of values far from zero loses only what float32 rounds off") {
+  Random random(72, RandomUse::synthetic);
+  for (const std::int64_t groups : {std::int64_t{3}, kernels::kEachPixel}) {
+    GroupNormCase norm = random_case({2, 24, 7, 6}, groups, random);
+    for (double& value : norm.x.values) value = static_cast<float>(1000 + value);
+    // Each x and its distance from the rounded mean are exact in float32.
+    check_on_every_device(norm, kTolerance);
+  }
+}
+
+TEST_CASE("a group or layer normalisation of no images gives zero gradients of weight and bias") {
   Random random(73, RandomUse::synthetic);
-  GroupNormCase norm = random_case({1, 6, 2, 2}, 3, random);
+  const std::int64_t groups = GENERATE(std::int64_t{3}, kernels::kEachPixel);
+  GroupNormCase norm = random_case({1, 6, 2, 2}, groups, random);
   norm.x = norm.dy = HostTensor{{0, 6, 2, 2}, {}};
   for (const DeviceKind kind : tested_kinds()) {
     OpRig rig(kind);

@@ -232,8 +232,9 @@ HostTensor drop_factors(OpRig& rig, std::int64_t channels, const DropoutSpec& sp
 
 HostTensor copy_channels(OpRig& rig, const HostTensor& x, const HostTensor& y, const Channels& channels,
                          const Layout& x_layout, const Layout& y_layout) {
-  const auto op = rig.context().make_op(CopyChannels{rig.desc(x.shape, x_layout), rig.desc(y.shape, y_layout),
-                                                     channels.from, channels.to, channels.count});
+  const auto op =
+      rig.context().make_op(CopyChannels{rig.desc(x.shape, x_layout), rig.desc(y.shape, y_layout), channels.from,
+                                         channels.to, channels.count, channels.from_step, channels.to_step});
   const DeviceTensor to = rig.upload(y, op->tensors()[1]);
   rig.run(*op, {rig.upload(x, op->tensors()[0]).data(), to.data()});
   return rig.download(to);

@@ -62,6 +62,7 @@ HostTensor drop_factors(OpRig& rig, std::int64_t channels, const kernels::Dropou
                         const std::vector<std::int64_t>& samples, const kernels::StepInputs& inputs);
 struct Channels {
   std::int64_t from = 0, to = 0, count = 0;
+  std::int64_t from_step = 1, to_step = 1;
 };
 // Returns y after the copy. `y`: before it.
 HostTensor copy_channels(OpRig& rig, const HostTensor& x, const HostTensor& y, const Channels& channels,

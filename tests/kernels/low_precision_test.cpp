@@ -251,10 +251,10 @@ TEST_CASE("mixed precision: products are rounded once, and copied channels are e
   });
 }
 
-TEST_CASE("mixed precision: group normalisation has exact statistics and rounds its outputs") {
+TEST_CASE("mixed precision: group and layer normalisation have exact statistics and round their outputs") {
   Random random(37, RandomUse::synthetic);
   for (const Shape& shape : {Shape{7, 6, 3, 5}, Shape{6, 8, 5, 4}, Shape{5, 32, 4, 3}})
-    for (const std::int64_t groups : {std::int64_t{1}, std::int64_t{2}, shape[1]}) {
+    for (const std::int64_t groups : {std::int64_t{1}, std::int64_t{2}, shape[1], kernels::kEachPixel}) {
       const NormCase values = random_norm(shape, false, false, false, random);
       const GroupNormCase norm{
           .x = values.x, .weight = values.weight, .bias = values.bias, .dy = values.dy, .groups = groups};
@@ -263,7 +263,7 @@ TEST_CASE("mixed precision: group normalisation has exact statistics and rounds 
         for (const bool preferred : {false, true}) {
           INFO(to_string(shape) << " groups " << groups << " preferred " << preferred);
           const GroupNormResult actual = group_norm(rig, norm, preferred);
-          const Shape stats{2 * shape[0] * groups}, channels{shape[1]};
+          const Shape stats{2 * shape[0] * kernels::groups_of(shape, groups)}, channels{shape[1]};
           CHECK(relative_error({stats, actual.stats}, {stats, expected.stats}) <= kFull);
           check_rounded(rig, actual.y, expected.y);
           check_rounded(rig, actual.dx, expected.dx);

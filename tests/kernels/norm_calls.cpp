@@ -198,7 +198,7 @@ GroupNormResult group_norm(OpRig& rig, const GroupNormCase& norm, bool preferred
   const TensorDesc given = rig.desc(shape, preferred ? rig.preferred(shape) : rig.plain(shape));
   const auto forward = rig.context().make_op(GroupNormForward{given, norm.groups, norm.eps, norm.affine, norm.relu});
   const TensorDesc desc = forward->tensors()[0];
-  const auto count = static_cast<std::size_t>(2 * shape[0] * norm.groups);
+  const auto count = static_cast<std::size_t>(2 * shape[0] * groups_of(shape, norm.groups));
   const DeviceTensor x = rig.upload(norm.x, desc), y = rig.poisoned(desc);
   const auto stats = poisoned_doubles(rig, count);
   std::optional<DeviceTensor> weight, bias, dweight, dbias;

@@ -42,10 +42,10 @@ TEST_CASE("gradients of batch normalisation equal difference quotients through t
     }
 }
 
-TEST_CASE("gradients of group normalisation equal difference quotients") {
+TEST_CASE("gradients of group and layer normalisation equal difference quotients") {
   OpRig rig(DeviceKind::reference);
   Random random(65, RandomUse::synthetic);
-  for (const std::int64_t groups : {1, 2, 4})
+  for (const std::int64_t groups : {std::int64_t{1}, std::int64_t{2}, std::int64_t{4}, kernels::kEachPixel})
     for (const bool affine : {false, true}) {
       INFO(groups << " groups, affine " << affine);
       const Shape shape{2, 4, 3, 2};

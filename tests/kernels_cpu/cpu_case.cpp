@@ -108,11 +108,13 @@ void add_norms(Cases& c, const TensorDesc& x) {
         {floats(), floats(), floats(), floats(), stats(), doubles(2 * channels), vector(), vector(), floats()});
   c.add(BatchNormBackward{x, 1, true}, {6}, true,
         {floats(), floats(), floats(), stats(), vector(), doubles(2 * channels), floats()});
-  const std::int64_t groups = 4, group_stats = 2 * x.shape[0] * groups;
-  c.add(GroupNormForward{x, groups}, {3, 4}, true, {floats(), vector(), vector(), floats(), doubles(group_stats)});
-  c.add(GroupNormBackward{x, groups}, {4, 5, 6}, true,
-        {floats(), floats(), vector(), random_memory(static_cast<std::size_t>(group_stats) * 8), floats(), vector(),
-         vector()});
+  for (const std::int64_t groups : {std::int64_t{4}, kEachPixel}) {
+    const std::int64_t group_stats = 2 * x.shape[0] * groups_of(x.shape, groups);
+    c.add(GroupNormForward{x, groups}, {3, 4}, true, {floats(), vector(), vector(), floats(), doubles(group_stats)});
+    c.add(GroupNormBackward{x, groups}, {4, 5, 6}, true,
+          {floats(), floats(), vector(), random_memory(static_cast<std::size_t>(group_stats) * 8), floats(), vector(),
+           vector()});
+  }
 }
 
 }  // namespace
@@ -153,6 +155,7 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   const TensorDesc factors{{kBatch, 32, 1, 1}, DType::f32, plain_cpu_layout({kBatch, 32, 1, 1}, DType::f32)};
   c.add(DropFactors{factors, spec}, {2}, true, {samples_memory(), step_memory(), floats(factors)});
   c.product(CopyChannels{conv[2], any({kBatch, 40, 12, 10}), 3, 11, 29}, 0, 0, {1});
+  c.product(CopyChannels{conv[2], any({kBatch, 40, 12, 10}), 3, 11, 14, 2, 2}, 0, 0, {1});
   add_norms(c, conv[2]);
   const auto vector = [&] { return random_memory(32 * 4); };
   Tensor variance = vector();

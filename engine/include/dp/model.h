@@ -24,9 +24,10 @@ struct Init {
   float value = 0;
 };
 
-// Initial weights of a convolution: PyTorch's default, or kaiming_normal_ for a ReLU and a bias of zeros. torchvision
-// uses fan_out in residual networks and fan_in in DenseNets.
-enum class ConvInit { torch_default, kaiming_normal_fan_out, kaiming_normal_fan_in };
+// Initial weights of a convolution: PyTorch's default, or one of these beside a bias of zeros: kaiming_normal_ for a
+// ReLU, by fan_out in torchvision's residual networks and by fan_in in its DenseNets; a normal distribution with the
+// deviation 0.02, in its ConvNeXts.
+enum class ConvInit { torch_default, kaiming_normal_fan_out, kaiming_normal_fan_in, normal_002 };
 
 // Zeros around an image: so many rows above and below it, and columns left and right.
 struct Padding : HW {
@@ -54,6 +55,7 @@ struct Conv2d {
       1;  // channels are split into so many convolutions side by side; the number of channels: depthwise
   bool bias = true;
   ConvInit init = ConvInit::torch_default;
+  bool torch_bias = false;  // with another init: the bias has PyTorch's default all the same, not zeros
 };
 // Normalises each channel by mean and variance over N, H and W: those of the batch in training, the running ones in
 // evaluation.
@@ -68,6 +70,11 @@ struct GroupNorm {
   double eps = 1e-5;
   bool affine = true;  // a weight and a bias for each channel
 };
+// Normalises each pixel over its channels: torchvision's LayerNorm2d, and torch.nn.LayerNorm(C) on (N,H,W,C).
+struct LayerNorm {
+  double eps = 1e-5;
+  bool affine = true;  // a weight and a bias for each channel
+};
 struct InstanceNorm2d {  // a GroupNorm with one group for each channel; without running statistics
   double eps = 1e-5;
   bool affine = false;
@@ -77,6 +84,9 @@ struct Multiply {};  // of two tensors; the second may have one value for each c
 struct Concat {};    // joins tensors along their channels
 struct Slice {       // consecutive channels
   std::int64_t first = 0, count = 0;
+};
+struct ChannelShuffle {  // channel c moves to c % (C / groups) * groups + c / (C / groups)
+  std::int64_t groups = 2;
 };
 struct Linear {
   std::int64_t out_features = 0;
@@ -105,8 +115,9 @@ struct Dropout {
 struct Flatten {};  // (C,H,W) -> (C*H*W), in C,H,W order for every memory layout
 struct Input {};
 
-using LayerKind = std::variant<Input, Conv2d, BatchNorm2d, GroupNorm, Add, Multiply, Concat, Slice, Linear, Relu,
-                               Activation, MaxPool2d, AvgPool2d, GlobalAvgPool2d, Dropout, Flatten>;
+using LayerKind =
+    std::variant<Input, Conv2d, BatchNorm2d, GroupNorm, LayerNorm, Add, Multiply, Concat, Slice, ChannelShuffle, Linear,
+                 Relu, Activation, MaxPool2d, AvgPool2d, GlobalAvgPool2d, Dropout, Flatten>;
 
 struct Layer {
   std::string name;  // PyTorch's module path, "layer1.0.conv1"
@@ -168,8 +179,14 @@ class ModelBuilder {
   Node conv2d(const std::string& name, Node x, const Conv2d& options);
   Node batch_norm2d(const std::string& name, Node x, const BatchNorm2d& options = {});
   Node group_norm(const std::string& name, Node x, const GroupNorm& options);
+  Node layer_norm(const std::string& name, Node x, const LayerNorm& options = {});
   Node instance_norm2d(const std::string& name, Node x, const InstanceNorm2d& options = {});
   Node linear(const std::string& name, Node x, const Linear& options);  // x: (features)
+  // A linear layer on the channels of each pixel, as torch.nn.Linear on (N,H,W,C): a 1x1 convolution whose weights are
+  // (out_features, C).
+  Node pointwise_linear(const std::string& name, Node x, const Linear& options);
+  // Each channel times a number that is trained: the parameter `name`, (C,1,1), which begins with `value`.
+  Node scale(const std::string& name, Node x, float value = 1);
   Node relu(Node x);
   Node activation(Node x, const Function& function);  // of each element: activation(x, dp::Gelu{})
   Node add(Node a, Node b);                           // two different nodes
@@ -177,6 +194,7 @@ class ModelBuilder {
   Node multiply(Node a, Node b);
   Node concat(const std::vector<Node>& parts);  // along C, or features; other sizes are equal, nodes different
   Node slice(Node x, std::int64_t first, std::int64_t count);  // channels or features first ... first + count - 1
+  Node channel_shuffle(Node x, std::int64_t groups);           // as torch.nn.ChannelShuffle
   Node max_pool2d(Node x, const MaxPool2d& options = {});
   Node avg_pool2d(Node x, const AvgPool2d& options = {});
   Node global_avg_pool2d(Node x);

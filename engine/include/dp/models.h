@@ -56,6 +56,12 @@ Model mobilenet_v3_small(const ImagenetOptions& options = {});
 Model mobilenet_v3_large(const ImagenetOptions& options = {});
 // Inverted residuals with squeeze-and-excitation, SiLU and stochastic depth.
 Model efficientnet_b0(const ImagenetOptions& options = {});
+// Bottlenecks of convolutions in groups of 8 channels, with squeeze-and-excitation.
+Model regnet_y_400mf(const ImagenetOptions& options = {});
+// Units of two branches, whose channels are interleaved.
+Model shufflenet_v2_x1_0(const ImagenetOptions& options = {});
+// Depthwise 7x7 convolutions, layer normalisation and GELU.
+Model convnext_tiny(const ImagenetOptions& options = {});
 // Four blocks of 6, 12, 24 and 16 layers. A layer reads the results of all earlier ones of its block and adds 32
 // channels.
 Model densenet121(const ImagenetOptions& options = {});
@@ -71,8 +77,9 @@ Model mlp(const MlpOptions& options = {});
 // Default training options of a model.
 struct Recipe {
   std::string dataset = "digits";
+  bool adamw = false;  // instead of SGD
   float lr = 0.05f;
-  float momentum = 0.9f;
+  float momentum = 0.9f;  // of SGD
   bool nesterov = false;
   float weight_decay = 0;
   ScheduleKind schedule = ScheduleKind::cosine;

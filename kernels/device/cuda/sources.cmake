@@ -26,6 +26,7 @@ foreach(name
     loss/cuda
     norm/cuda
     norm/cuda_groups
+    norm/cuda_pixels
     norm/cuda_library
     norm/cuda_reduce
     pool/cuda

@@ -36,6 +36,9 @@ TEST_CASE("the lists of models and of data sets are tables") {
         "mobilenet_v3_small mobilenet with squeeze-and-excitation: 2.5 M parameters\n"
         "mobilenet_v3_large the same, deeper and wider: 5.5 M parameters\n"
         "efficientnet_b0    mobilenet with squeeze-and-excitation, stochastic depth: 5.3 M parameters\n"
+        "regnet_y_400mf     bottlenecks in groups, with squeeze-and-excitation: 4.3 M parameters\n"
+        "shufflenet_v2_x1_0 depthwise convolutions on half of the channels: 2.3 M parameters\n"
+        "convnext_tiny      depthwise 7x7 convolutions, layer normalisation, GELU: 28.6 M parameters\n"
         "densenet121        layers that read all earlier ones of their block: 8.0 M parameters\n"
         "mlp                one hidden layer of 128 units; the smallest example of a model\n");
   CHECK(printed({"--list-datasets"}, temp) ==

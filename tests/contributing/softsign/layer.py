@@ -13,7 +13,7 @@ ModelBuilder::Node ModelBuilder::softsign(Node x) {
 
 @"""),
     (2, "engine/layers/nodes.h", "enum class NodeKind {", "@ softsign,"),
-    (2, "engine/layers/nodes.cpp", "  void fill(Node& node, const Dropout&, std::size_t i) {", """\
+    (2, "engine/layers/nodes.cpp", "  void fill(Node& node, const Dropout& dropout, std::size_t i) {", """\
   void fill(Node& node, const Softsign&, std::size_t i) {
     node.kind = NodeKind::softsign;
     take(node, i, "softsign");

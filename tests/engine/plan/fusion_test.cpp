@@ -19,9 +19,9 @@ std::string text_of(const kernels::Window& window) {
 
 // "conv1+relu: conv -1, (2, 8, 8) to (3, 4, 4), relu, window 3,2,1, weight 0, bias 1, layer 1"
 std::string text_of(const Node& node) {
-  static constexpr const char* kKinds[] = {"conv",     "linear",     "norm",    "group_norm",   "add",
-                                           "multiply", "concat",     "slice",   "max_pool",     "avg_pool",
-                                           "relu",     "activation", "dropout", "drop_channels"};
+  static constexpr const char* kKinds[] = {"conv",     "linear", "norm",       "group_norm",      "add",
+                                           "multiply", "concat", "slice",      "channel_shuffle", "max_pool",
+                                           "avg_pool", "relu",   "activation", "dropout",         "drop_channels"};
   std::string text = node.name + ": " + kKinds[static_cast<std::size_t>(node.kind)];
   for (const int input : node.inputs) text += " " + std::to_string(input);
   text += ", " + to_string(node.input) + " to " + to_string(node.output);
@@ -40,6 +40,7 @@ std::string text_of(const Node& node) {
   if (node.kind == NodeKind::group_norm)
     text += ", groups " + std::to_string(node.groups) + ", eps 1/" + std::to_string(static_cast<int>(1 / node.eps));
   for (const Shape& part : node.parts) text += ", part " + to_string(part);
+  if (node.kind == NodeKind::channel_shuffle) text += ", groups " + std::to_string(node.groups);
   if (node.whole_samples) text += ", whole samples";
   if (node.kind == NodeKind::slice) text += ", from " + std::to_string(node.first);
   if (node.norm >= 0) text += ", norm " + std::to_string(node.norm);
@@ -163,6 +164,21 @@ TEST_CASE("fusion: a dropout of whole channels or samples is a node of its own, 
                                        "fc: linear 2, (3, 2, 2) to (2,), weight 0, bias 1, layer 6"};
   CHECK(nodes_of(model, true) == nodes);
   CHECK(nodes_of(model, false).size() == 2);
+}
+
+TEST_CASE("fusion: layer normalisations take a ReLU, and layers on pixels are convolutions") {
+  ModelBuilder m("pixels", Shape{4, 3, 3});
+  auto x = m.relu(m.layer_norm("norm", m.input(), {.eps = 0.125}));
+  x = m.relu(m.pointwise_linear("point", x, {.out_features = 6}));
+  x = m.scale("gamma", m.channel_shuffle(x, 3), 0.5f);
+  const Model model = m.build(m.linear("fc", m.flatten(x), {.out_features = 2}));
+  CHECK(nodes_of(model, true) ==
+        std::vector<std::string>{
+            "norm+relu: group_norm -1, (4, 3, 3) to (4, 3, 3), relu, weight 0, bias 1, groups 0, eps 1/8, layer 1",
+            "point+relu: conv 0, (4, 3, 3) to (6, 3, 3), relu, window 1,1,0, weight 2, bias 3, layer 3",
+            "channel_shuffle: channel_shuffle 1, (6, 3, 3) to (6, 3, 3), groups 3",
+            "gamma: conv 2, (6, 3, 3) to (6, 3, 3), window 1,1,0, weight 4, layer 6",
+            "fc: linear 3, (6, 3, 3) to (2,), weight 5, bias 6, layer 8"});
 }
 
 TEST_CASE("norm fusion: biases, ReLUs and several readers limit what a convolution computes") {

@@ -21,7 +21,7 @@ class GraphWriter {
   }
 
   Model write() {
-    for (int layers = 4 + static_cast<int>(random_.below(8)); layers > 0; --layers) append_layer();
+    for (int layers = 5 + static_cast<int>(random_.below(9)); layers > 0; --layers) append_layer();
     return join_unread();
   }
 
@@ -95,6 +95,21 @@ class GraphWriter {
     put(m_.slice(x.node, first, count), x.shape.without_first().prepended(count));
   }
 
+  void append_shuffle(const Place& x) {
+    const std::int64_t groups = x.shape[0] % 3 == 0 ? 3 : x.shape[0] % 2 == 0 ? 2 : 1;
+    put(m_.channel_shuffle(x.node, groups), x.shape);
+  }
+  // Often as in ConvNeXt: with a linear layer on each pixel, and a factor for each channel.
+  void append_layer_norm(const Place& x) {
+    if (x.shape[0] == 1) return append_shuffle(x);
+    auto node = m_.layer_norm(name("layer_norm"), x.node, {.eps = one_of<double>({1e-5, 0.1}), .affine = chance(0.7f)});
+    if (chance(0.3f)) node = m_.relu(node);
+    if (chance(0.5f))
+      node = m_.pointwise_linear(name("pointwise"), node, {.out_features = x.shape[0], .bias = chance(0.7f)});
+    if (chance(0.5f)) node = m_.scale(name("scale"), node, 0.5f);
+    put(node, x.shape);
+  }
+
   // As squeeze-and-excitation: by a factor for each channel, or for each pixel.
   void append_product(const Place& x) {
     const bool pixels = chance(0.4f);
@@ -104,7 +119,7 @@ class GraphWriter {
   }
 
   void append_to_map(const Place& x) {
-    switch (random_.below(16)) {
+    switch (random_.below(19)) {
       case 0:
       case 1:
       case 2: return append_conv(x);
@@ -122,6 +137,9 @@ class GraphWriter {
       case 12: return append_slice(x);
       case 13:
       case 14: return append_product(x);
+      case 15: return append_shuffle(x);
+      case 16:
+      case 17: return append_layer_norm(x);
       default: return put(m_.global_avg_pool2d(x.node), Shape{x.shape[0], 1, 1});
     }
   }
@@ -155,9 +173,9 @@ class GraphWriter {
   void append_linear(const Place& x) {
     const std::int64_t features = one_of<std::int64_t>({kClasses, 4, x.shape[0]});
     put(m_.linear(name("fc"), x.node, {.out_features = features, .bias = chance(0.7f)}), Shape{features});
-    if (!chance(0.5f)) return;
+    if (!chance(0.6f)) return;
     append_relu(read_newest());
-    if (chance(0.5f)) append_dropout(read_newest());
+    if (chance(0.7f)) append_dropout(read_newest());
     if (chance(0.5f)) append_add_to_newest();
   }
 
