@@ -38,8 +38,8 @@ class ConvnextBuilder {
   }
 
  private:
-  // A depthwise convolution, then two linear layers on each pixel, added to the input. `dropped`: the share of samples
-  // without the block.
+  // Adds to the input what a depthwise convolution and two linear layers on each pixel compute from it. `dropped`: the
+  // probability that a sample skips the block.
   Node cn_block(const std::string& name, Node x, std::int64_t channels, float dropped) {
     const std::string part = name + ".block.";
     const Conv2d depthwise{
@@ -50,7 +50,7 @@ class ConvnextBuilder {
     y = m_.scale(name + ".layer_scale", y, 1e-6f);
     return m_.add(m_.stochastic_depth(name + ".stochastic_depth", y, dropped), x);
   }
-  // Patches of `size` pixels squared, next to each other.
+  // The windows have `size` x `size` pixels and do not overlap.
   Node conv(const std::string& name, Node x, std::int64_t channels, int size) {
     return m_.conv2d(name, x, {.out_channels = channels, .kernel = size, .stride = size, .init = ConvInit::normal_002});
   }

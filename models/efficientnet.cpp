@@ -46,7 +46,8 @@ class EfficientnetBuilder {
 
  private:
   // A 1x1 convolution to more channels, a depthwise convolution, squeeze-and-excitation, and a 1x1 convolution. If the
-  // shape stays, the block is an addition to its input, and `dropped` is the share of samples without it.
+  // result has the shape of the input, it is added to the input. `dropped`: the probability that a sample skips the
+  // block.
   Node inverted_residual(const std::string& name, Node x, const MbStage& stage, float dropped) {
     const std::int64_t inner = channels_ * stage.expansion, squeezed = std::max<std::int64_t>(1, channels_ / 4);
     int part = 0;

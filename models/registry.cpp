@@ -63,15 +63,15 @@ Recipe mobilenet_v3_recipe() {
   return recipe;
 }
 
-// torchvision's has batches of 1024 with four times the rate, for 100 epochs, and a warm-up of 5 of them.
+// torchvision trained with batches of 1024 and four times this rate, for 100 epochs. The first 5 were a warm-up.
 Recipe regnet_recipe() { return {.dataset = "imagefolder", .lr = 0.2f, .weight_decay = 5e-5f, .batch_size = 256}; }
 
-// torchvision's for the wider networks of this family: batches of 1024 with four times the rate, and a warm-up.
+// torchvision trained the wider networks of this family with batches of 1024, four times this rate, and a warm-up.
 Recipe shufflenet_recipe() {
   return {.dataset = "imagefolder", .lr = 0.125f, .weight_decay = 2e-5f, .batch_size = 256};
 }
 
-// torchvision's has batches of 1024 with four times the rate, a warm-up, and heavier augmentation for 600 epochs.
+// torchvision trained for 600 epochs with batches of 1024, four times this rate, a warm-up, and more augmentation.
 Recipe convnext_recipe() {
   return {.dataset = "imagefolder", .adamw = true, .lr = 2.5e-4f, .weight_decay = 0.05f, .batch_size = 256};
 }

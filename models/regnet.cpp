@@ -10,8 +10,8 @@ namespace {
 
 using Node = ModelBuilder::Node;
 
-// A design of the paper: the width of block i is slope * i + start, rounded to start times a power of `factor`, and to
-// a multiple of 8. Blocks of the same width are a stage.
+// A network of the paper's design space. The width of block i is start + slope * i. It is rounded to start times a
+// power of `factor`, then to a multiple of 8. Blocks of equal width form a stage.
 struct RegnetDesign {
   int blocks;
   double start, slope, factor;

@@ -36,8 +36,8 @@ class ShufflenetBuilder {
   }
 
  private:
-  // Two branches of half the channels each, whose channels are then interleaved. With stride 1 the first branch is half
-  // of the input.
+  // Each branch computes half of the channels. At the end the channels of both branches alternate. With stride 1 the
+  // first branch is the first half of the input, unchanged.
   Node unit(const std::string& name, Node x, std::int64_t before, std::int64_t channels, int stride) {
     const std::int64_t half = channels / 2;
     const auto conv = [&](const std::string& branch, int place, Node from, const Conv2d& options) {

@@ -101,7 +101,7 @@ void backward_slice(Planner& plan, const Node& node, const NodeGradient& dy, con
   plan.gradients.give(node.inputs[0], dx, true);
 }
 
-// One step for each group: its channels move apart.
+// One step for each group copies its channels to every `groups`-th channel of the result.
 void forward_channel_shuffle(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
   const std::int64_t each = node.output[0] / node.groups;
   for (std::int64_t group = 0; group < node.groups; ++group) {

@@ -48,8 +48,8 @@ class ParameterTable {
   // that begin a bucket whatever its size.
   std::vector<Bucket> buckets(std::size_t bucket_bytes, std::size_t last_bytes = 0,
                               const std::vector<int>& ends = {}) const;
-  // Takes frozen entries away from the start and the end of each bucket, and removes buckets that have no others.
-  // `frozen`: of each entry, whether it is frozen.
+  // Removes frozen entries from the start and the end of each bucket, and buckets that contain only frozen entries.
+  // `frozen` has a value for each entry.
   void trim(std::vector<Bucket>& buckets, const std::vector<bool>& frozen) const;
 
  private:

@@ -73,8 +73,8 @@ struct PlanOptions {
   // The weight gradients of convolutions and linear layers are computed by weight_gradients(), not by backward().
   bool split_backward = false;
   bool folds_norms = false;  // evaluation: folds batch normalisations into the convolutions before them
-  // Training: of each parameter of the model, whether it is frozen. Backward then omits its gradient, and every layer
-  // before the first one that is trained. Empty: all are trained.
+  // Training: whether each parameter of the model is frozen. Backward computes no gradients of frozen parameters, and
+  // omits all layers before the first trained one. Empty: all parameters are trained.
   std::vector<bool> frozen{};
 };
 

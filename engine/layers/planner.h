@@ -189,7 +189,8 @@ class PlanGradients {
   // store() reorders or accumulates.
   PlanValue target(int entry, const kernels::TensorDesc& produced);
   void store(const std::string& name, int entry, const PlanValue& gradient);
-  // The last added step ended the gradient sums of this normalisation. If it is synchronised, an all-gather follows.
+  // Call it after adding the step that computes the gradient sums of this normalisation. With synchronised
+  // normalisation an all-gather of the sums follows that step.
   void end_sums(const Norm& norm);
   void finished(int weight, int bias);    // marks the entries as final after the last added step
   PlanSteps& steps() { return *steps_; }  // to which gradients of parameters are added: backward or weights

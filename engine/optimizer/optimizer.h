@@ -35,7 +35,7 @@ void check(const Optimizer& optimizer);
 // Error(usage) if there are too many groups, if a pattern matches no parameter, if a factor or decay is negative, or if
 // all parameters are frozen.
 void check_groups(const std::vector<ParameterGroup>& groups, const Model& model);
-// Of each parameter of the model, whether it is frozen; empty if none is.
+// Returns for each parameter of the model whether it is frozen, or an empty list if none is.
 std::vector<bool> frozen_parameters(const std::vector<ParameterGroup>& groups, const Model& model);
 
 class ParameterGroups {

@@ -32,7 +32,8 @@ class Plan {
   const std::vector<PlanStep>& weight_gradients() const { return parts_.weight_gradients; }
   // Updates the running statistics from the statistics of this batch. Only the master runs it, for its first shard.
   const std::vector<PlanStep>& running_statistics() const { return parts_.running_statistics; }
-  // Of statistics, with synchronised normalisation: one after each step of backward() that ends a segment.
+  // The all-gathers of gradient sums, with synchronised normalisation: one after each step of backward() that ends a
+  // segment.
   const std::vector<AllGather>& backward_all_gathers() const { return parts_.backward_all_gathers; }
   Ref logits() const { return parts_.logits; }  // row-major (batch, classes), compute type; valid until backward starts
   Ref logits_grad() const { return parts_.logits_grad; }  // same shape; input of backward

@@ -142,8 +142,8 @@ struct DropoutApply {
 };
 DP_ON_EVERY_BACKEND(DropoutApply);
 
-// The factors of a dropout of whole channels, or of whole samples: y = kept ? 1/(1-p) : 0, a value for each sample and
-// channel. dp::dropout_words determines which are kept, by the number of the channel; of a whole sample, 0.
+// Computes a factor for each sample and channel, for dropout of whole channels or samples: y = kept ? 1/(1-p) : 0.
+// dp::dropout_words determines which are kept. Its element is the number of the channel, or 0 for whole samples.
 struct DropFactors {
   static constexpr const char* kName = "drop_factors";
   DP_ARGS(samples, inputs, y);  // samples: i64 (N). inputs: StepInputs

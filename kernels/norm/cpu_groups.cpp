@@ -14,7 +14,8 @@
 namespace dp::kernels {
 namespace {
 
-// Adds the sums of all samples in order: of each sample, those of dy, then those of dy * xhat, `stride` each.
+// Adds the sums of all samples in order. `sums` has two arrays of `stride` elements for each sample: the sums of dy,
+// and those of dy * xhat.
 void add_sums(const double* sums, std::int64_t samples, std::int64_t stride, std::int64_t channels, float* dweight,
               float* dbias) {
   for (std::int64_t c = 0; c < channels; ++c) {
@@ -183,8 +184,8 @@ class GroupBackwardOp : public GroupOp {
   bool affine_;
 };
 
-// Layer normalisation. Blocks of channels and nhwc: one pixel at a time, with vectors of channels. nchw: a strip of
-// pixels at a time, with vectors of pixels.
+// Layer normalisation. A vector holds channels of one pixel if they are contiguous (nhwc, blocks of channels). In nchw
+// it holds neighbouring pixels of one channel, and a strip of pixels is processed at a time.
 
 // A sum of vectors. Up to kChunk of them are added in float.
 class LaneSum {

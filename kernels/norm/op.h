@@ -149,8 +149,8 @@ struct BatchNormBackward {
 DP_ON_EVERY_BACKEND(BatchNormBackward);
 
 // Group normalisation. The channels of each sample are split into `groups` of equal size; each group is normalised over
-// its channels, H and W. With groups = kEachPixel it is layer normalisation: each pixel is normalised over its
-// channels, and below, a pixel takes the place of a group.
+// its channels, H and W. With groups = kEachPixel the op is layer normalisation: each pixel is normalised over its
+// channels. The word "group" below then means a pixel.
 inline constexpr std::int64_t kEachPixel = 0;
 
 inline void check_groups(const OpCheck& op, const TensorDesc& x, std::int64_t groups) {

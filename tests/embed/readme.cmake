@@ -1,4 +1,4 @@
-# Checks that the page README contains each of FILES verbatim. Other tests compile and run these files.
+# README: a page. Checks that it contains the text of each of FILES. Other tests compile and run these files.
 file(READ ${README} readme)
 foreach(path ${FILES})
   file(READ ${path} text)

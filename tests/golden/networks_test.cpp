@@ -1,4 +1,4 @@
-// The engine's networks that are not ResNets against torchvision's in float64: forward, running statistics, gradients,
+// Compares the networks that are not ResNets with torchvision's in float64: forward, running statistics, gradients,
 // predictions.
 #include "dp/models.h"
 #include "golden/resnet_cases.h"

@@ -1,4 +1,5 @@
-// Frozen layers train as layers whose rate and decay are zero, for every kind of device.
+// Compares training with frozen layers and training in which the same layers have a learning rate and a weight decay of
+// zero, for every kind of device. The weights of all layers must have equal bits.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +38,7 @@ inline TrainedBits train_with_groups(const Model& model, DataParallelOptions opt
   return bits;
 }
 
-// Patterns end in '*'. With one row per micro-batch some replicas have none.
+// Patterns end in '*'. If there are fewer rows than replicas, some replicas have no rows.
 inline void check_frozen_layers(const DataParallelOptions& given, const std::vector<const char*>& patterns,
                                 std::int64_t rows) {
   const Model model = residual_net();

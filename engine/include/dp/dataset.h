@@ -154,7 +154,7 @@ struct Entry {
 };
 const std::vector<Entry>& registry();
 const Entry& find(std::string_view name);  // Error(usage) for an unknown name lists the names
-void add(Entry entry);                     // as models::add(): a data set of the program's own
+void add(Entry entry);                     // adds a data set, as models::add() adds a network
 
 }  // namespace datasets
 }  // namespace dp

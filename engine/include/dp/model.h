@@ -24,9 +24,9 @@ struct Init {
   float value = 0;
 };
 
-// Initial weights of a convolution: PyTorch's default, or one of these beside a bias of zeros: kaiming_normal_ for a
-// ReLU, by fan_out in torchvision's residual networks and by fan_in in its DenseNets; a normal distribution with the
-// deviation 0.02, in its ConvNeXts.
+// Initial weights of a convolution. PyTorch's default also sets the bias. With the other values the bias is zero:
+// kaiming_normal_ for a ReLU, as in torchvision's residual networks (fan_out) and DenseNets (fan_in), or a normal
+// distribution with a standard deviation of 0.02, as in its ConvNeXts.
 enum class ConvInit { torch_default, kaiming_normal_fan_out, kaiming_normal_fan_in, normal_002 };
 
 // Zeros around an image: so many rows above and below it, and columns left and right.
@@ -55,7 +55,7 @@ struct Conv2d {
       1;  // channels are split into so many convolutions side by side; the number of channels: depthwise
   bool bias = true;
   ConvInit init = ConvInit::torch_default;
-  bool torch_bias = false;  // with another init: the bias has PyTorch's default all the same, not zeros
+  bool torch_bias = false;  // the bias always has PyTorch's default values, whatever `init` is
 };
 // Normalises each channel by mean and variance over N, H and W: those of the batch in training, the running ones in
 // evaluation.
@@ -182,10 +182,11 @@ class ModelBuilder {
   Node layer_norm(const std::string& name, Node x, const LayerNorm& options = {});
   Node instance_norm2d(const std::string& name, Node x, const InstanceNorm2d& options = {});
   Node linear(const std::string& name, Node x, const Linear& options);  // x: (features)
-  // A linear layer on the channels of each pixel, as torch.nn.Linear on (N,H,W,C): a 1x1 convolution whose weights are
-  // (out_features, C).
+  // Applies a linear layer to the channels of each pixel, as torch.nn.Linear does on (N,H,W,C). This equals a 1x1
+  // convolution. The weights have the shape (out_features, C).
   Node pointwise_linear(const std::string& name, Node x, const Linear& options);
-  // Each channel times a number that is trained: the parameter `name`, (C,1,1), which begins with `value`.
+  // Multiplies each channel by a trained number. The parameter `name` has the shape (C,1,1). Its initial value is
+  // `value`.
   Node scale(const std::string& name, Node x, float value = 1);
   Node relu(Node x);
   Node activation(Node x, const Function& function);  // of each element: activation(x, dp::Gelu{})

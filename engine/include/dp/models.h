@@ -58,7 +58,7 @@ Model mobilenet_v3_large(const ImagenetOptions& options = {});
 Model efficientnet_b0(const ImagenetOptions& options = {});
 // Bottlenecks of convolutions in groups of 8 channels, with squeeze-and-excitation.
 Model regnet_y_400mf(const ImagenetOptions& options = {});
-// Units of two branches, whose channels are interleaved.
+// Each unit has two branches and then mixes their channels (channel shuffle).
 Model shufflenet_v2_x1_0(const ImagenetOptions& options = {});
 // Depthwise 7x7 convolutions, layer normalisation and GELU.
 Model convnext_tiny(const ImagenetOptions& options = {});
@@ -95,8 +95,8 @@ struct Entry {
 };
 const std::vector<Entry>& registry();
 const Entry& find(std::string_view name);  // Error(usage) for an unknown name lists the names
-// Adds a network of the program's own, before train_main(). Error(usage) if the name exists, or has other characters
-// than letters, digits, _ and '.'.
+// Adds a network of your program to the registry. Call it before train_main(). Error(usage) if the name exists already,
+// or if it contains anything but letters, digits, '_' and '.'.
 void add(Entry entry);
 
 }  // namespace dp::models

@@ -23,7 +23,7 @@ const Entry& find_entry(const std::vector<Entry>& entries, std::string_view name
               std::string(what) + " '" + std::string(name) + "' does not exist; choose one of " + names);
 }
 
-// Error(usage) if the name exists, or if it is no word that folders and command lines may contain.
+// Error(usage) if the name exists already, or if it contains anything but letters, digits, '_' and '.'.
 template <typename Entry>
 void add_entry(std::vector<Entry>& entries, Entry entry, const char* what) {
   const auto fits = [](char c) {

@@ -1,12 +1,12 @@
-// A program of one's own with all that dp_train has: options, subcommands, signals, engines, run folders and reports.
-// Link dp::train.
+// The whole of dp_train as a function: its options, subcommands, signals, engines, run folders and reports. Programs
+// that call it link dp::train.
 #pragma once
 
 namespace dp {
 
 // Runs the command line of dp_train and returns the exit code of the process. Call it once, from main(), after
-// models::add() and datasets::add(), and before other threads are started. Messages have the name of the program's
-// file. See docs/guide/examples/own_network.md.
+// models::add() and datasets::add(), and before the program starts other threads. Messages begin with the name of the
+// program's file. Example: docs/guide/examples/own_network.md.
 int train_main(int argc, char** argv);
 
 }  // namespace dp

@@ -18,8 +18,9 @@
 
 namespace dp::kernels::cuda {
 
-// Whether a thread in an NCCL call with this communicator waits for a peer, so that only an abort can free it. `since`:
-// when the call was first asked to end. NCCL does not say; a thread that stays for a second waits. Tests replace it.
+// Whether a thread in an NCCL call with this communicator waits for a peer. Only an abort ends such a wait. `since`:
+// the time at which the wait for the thread began. NCCL does not report what its threads do, so a thread that has not
+// left its call after a second counts as waiting. Tests replace this function.
 inline bool (*waits_for_peer)(NcclComm comm, std::chrono::steady_clock::time_point since) =
     [](NcclComm, std::chrono::steady_clock::time_point since) {
       return std::chrono::steady_clock::now() - since >= std::chrono::seconds(1);
