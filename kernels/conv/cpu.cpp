@@ -120,6 +120,12 @@ bool is_winograd(const PrimitiveDesc& pd) {
   return std::string_view(pd.impl_info_str()).find("wino") != std::string_view::npos;
 }
 
+// Whether oneDNN multiplies matrices that it copies from the image: for a depthwise convolution, a matrix a channel.
+template <typename PrimitiveDesc>
+bool is_gemm(const PrimitiveDesc& pd) {
+  return std::string_view(pd.impl_info_str()).find("gemm") != std::string_view::npos;
+}
+
 // For some layouts of dx oneDNN has only reference loops. Tries the layout that oneDNN prefers, then a row-major one,
 // and reorders the result to d.dx. Null if these have no faster op either.
 std::unique_ptr<HostOp> data_in_other_layouts(const Conv2dBackwardData& d, const CpuOpOptions& options) {
@@ -225,6 +231,11 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions&
                                               bias, requested(d.dy), shape, forward_hint(d.x, d.dw, d.dy, shape),
                                               op_attributes());
   });
+  if (is_naive(pd) || is_gemm(pd)) {
+    if (auto own = make_depthwise_backward_weights(d, options)) return own;
+    // In groups, multiplying matrices in bfloat16 takes longer than converting to float32 and back.
+    if (d.x.type == DType::bf16 && groups_of(d.x, d.dw) > 1) return widened_layer(d, options);
+  }
   if (is_naive(pd)) {
     // For images of one channel on AVX2 oneDNN has only its reference loops, which are 300 times slower than our kernel
     // (docs/decisions/0009).

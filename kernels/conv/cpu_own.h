@@ -13,6 +13,11 @@ namespace dp::kernels {
 // row-major. Returns nullptr otherwise.
 std::unique_ptr<HostOp> make_thin_backward_weights(const Conv2dBackwardWeights& desc, const CpuOpOptions& options);
 
+// The weight gradient of a depthwise convolution (one channel a group), for any window and any layout that keeps the
+// channels of a pixel together. Where x or dy is row-major or any(), the op requires blocks of channels. Null for other
+// convolutions.
+std::unique_ptr<HostOp> make_depthwise_backward_weights(const Conv2dBackwardWeights& desc, const CpuOpOptions& options);
+
 // The data gradient with stride 1 in bfloat16, as a convolution of dy with the flipped and transposed weights. oneDNN's
 // forward convolutions with AMX tiles are faster than its data gradients. Null if the processor has no AMX, or for
 // shapes and layouts that it does not support.

@@ -12,28 +12,6 @@
 namespace dp::kernels {
 namespace {
 
-// Memory offsets of the elements (o, i, kh, kw) in a layout, in row-major order of the indices.
-std::vector<std::int64_t> places(const DnnlDesc& md) {
-  const dnnl_compat::Blocking b = dnnl_compat::blocking_of(md);
-  std::vector<std::int64_t> result;
-  std::vector<std::int64_t> at(b.dims.size(), 0);
-  for (;;) {
-    std::vector<std::int64_t> outer = at;
-    std::int64_t place = 0, inner = 1;
-    for (std::size_t i = b.inner_sizes.size(); i-- > 0;) {
-      std::int64_t& index = outer[static_cast<std::size_t>(b.inner_axes[i])];
-      place += index % b.inner_sizes[i] * inner;
-      inner *= b.inner_sizes[i];
-      index /= b.inner_sizes[i];
-    }
-    for (std::size_t axis = 0; axis < outer.size(); ++axis) place += outer[axis] * b.strides[axis];
-    result.push_back(place);
-    std::size_t axis = at.size();
-    while (axis > 0 && ++at[axis - 1] == b.dims[axis - 1]) at[--axis] = 0;
-    if (axis == 0) return result;
-  }
-}
-
 struct Plane {  // one image channel, one block of dy, one kernel row
   const float* x;
   const float* dy;
@@ -96,7 +74,7 @@ class ThinBackwardWeights : public HostOp {
     tensors_ = {resolved_plain(d.x), d.dy, resolved_plain(d.dw)};
     x_ = view_of(tensors_[0]);
     dy_ = view_of(tensors_[1]);
-    places_ = places(desc_of(tensors_[2].layout));
+    places_ = places_of(desc_of(tensors_[2].layout));
     // The sums of one thread: per block [channel of x][kh][kw][lane], then the bias [lane].
     taps_ = x_.c * kernel_ * kernel_;
     sums_ = dy_.blocks * dy_.block * (taps_ + 1);

@@ -63,27 +63,17 @@ void multiply_columns(const Columns& part, const Factors<T>& at) {
 // Multiplies a run of contiguous elements by one factor: writes y or dx. Returns the sum of dy * x.
 template <typename T>
 double multiply_run(std::int64_t length, float s, const Factors<T>& at) {
-  constexpr std::int64_t kChunk = 64 * kLanes;  // elements that are summed in float
-  double sum = 0;
-  for (std::int64_t begin = 0; begin < length; begin += kChunk) {
-    typename Lanes<kLanes>::Floats wide{};
-    float rest = 0;
-    for_lanes_of(begin, std::min(begin + kChunk, length), [&](auto lanes, std::int64_t i) {
-      using V = decltype(lanes);
-      const typename V::Floats x = V::load(at.x + i);
-      if (at.y) V::store(at.y + i, x * s);
-      if (!at.dy) return;
-      const typename V::Floats dy = V::load(at.dy + i), product = dy * x;
-      if constexpr (V::count == kLanes)
-        wide += product;
-      else
-        rest += product[0];
-      if (at.dx) V::store(at.dx + i, dy * s);
-    });
-    for (int k = 0; k < kLanes; ++k) sum += static_cast<double>(wide[k]);
-    sum += static_cast<double>(rest);
-  }
-  return sum;
+  LaneSum sum;
+  for_lanes_of(0, length, [&](auto lanes, std::int64_t i) {
+    using V = decltype(lanes);
+    const typename V::Floats x = V::load(at.x + i);
+    if (at.y) V::store(at.y + i, x * s);
+    if (!at.dy) return;
+    const typename V::Floats dy = V::load(at.dy + i);
+    sum.add(dy * x);
+    if (at.dx) V::store(at.dx + i, dy * s);
+  });
+  return sum.total();
 }
 
 class MultiplyOp : public HostOp {

@@ -187,38 +187,6 @@ class GroupBackwardOp : public GroupOp {
 // Layer normalisation. A vector holds channels of one pixel if they are contiguous (nhwc, blocks of channels). In nchw
 // it holds neighbouring pixels of one channel, and a strip of pixels is processed at a time.
 
-// A sum of vectors. Up to kChunk of them are added in float.
-class LaneSum {
- public:
-  template <typename V>
-  void add(V, typename V::Floats values) {
-    if constexpr (V::count == kLanes) {
-      wide_ += values;
-      if (++pending_ == kChunk) flush();
-    } else {
-      total_ += static_cast<double>(values[0]);
-    }
-  }
-  double total() {
-    flush();
-    return total_;
-  }
-
- private:
-  using Floats = Lanes<kLanes>::Floats;
-  static constexpr int kChunk = 64;
-
-  void flush() {
-    for (int k = 0; k < kLanes; ++k) total_ += static_cast<double>(wide_[k]);
-    wide_ = Floats{};
-    pending_ = 0;
-  }
-
-  Floats wide_{};
-  double total_ = 0;
-  int pending_ = 0;
-};
-
 constexpr std::int64_t kStrip = 64;  // pixels
 
 // The normalisation of a pixel: (x - shift) * scale + offset.
@@ -325,11 +293,11 @@ class PixelForwardOp final : public PixelNormOp {
   template <typename T>
   void normalise_pixel(const Tensors<T>& all, std::int64_t n, std::int64_t pixel) const {
     LaneSum values, sum, squares;
-    for_channels(n, pixel, [&](auto lanes, std::int64_t i, std::int64_t) { values.add(lanes, lanes.load(all.x + i)); });
+    for_channels(n, pixel, [&](auto lanes, std::int64_t i, std::int64_t) { values.add(lanes.load(all.x + i)); });
     const auto shift = static_cast<float>(values.total() / count_);
     for_channels(n, pixel, [&](auto lanes, std::int64_t i, std::int64_t) {
       const auto away = lanes.load(all.x + i) - shift;
-      sum.add(lanes, away), squares.add(lanes, away * away);
+      sum.add(away), squares.add(away * away);
     });
     const PixelStats own = write_stats(all, n, pixel, shift, sum.total(), squares.total());
     for_channels(n, pixel, [&](auto lanes, std::int64_t i, std::int64_t c) {
@@ -430,8 +398,8 @@ class PixelBackwardOp final : public PixelNormOp {
     LaneSum sums, products;
     for_channels(n, pixel, [&](auto lanes, std::int64_t i, std::int64_t c) {
       const auto dy = lanes.load(all.dy + i), hat = own(lanes.load(all.x + i)), product = dy * hat;
-      sums.add(lanes, all.weight ? dy * lanes.load(all.weight + c) : dy);
-      products.add(lanes, all.weight ? product * lanes.load(all.weight + c) : product);
+      sums.add(all.weight ? dy * lanes.load(all.weight + c) : dy);
+      products.add(all.weight ? product * lanes.load(all.weight + c) : product);
       if (!all.weight) return;
       lanes.store(dbias + c, lanes.load(dbias + c) + dy);
       lanes.store(dweight + c, lanes.load(dweight + c) + product);

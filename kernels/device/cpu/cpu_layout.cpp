@@ -60,16 +60,16 @@ std::string name_of(const DnnlDesc& md) {
   return name + gaps;
 }
 
-memory::data_type dnnl_type(DType type) {
-  return type == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
-}
-
 struct NativeDesc : NativeLayout {
   explicit NativeDesc(const DnnlDesc& md) : desc(md) {}
   DnnlDesc desc;
 };
 
 }  // namespace
+
+memory::data_type dnnl_type(DType type) {
+  return type == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
 
 Layout make_layout(const DnnlDesc& md, DType type) {
   const memory::dims dims = dnnl_compat::blocking_of(md).dims;
@@ -83,6 +83,27 @@ Layout make_layout(const DnnlDesc& md, DType type) {
 Layout plain_cpu_layout(const Shape& shape, DType type) { return make_layout(plain_desc(dims_of(shape), type), type); }
 
 const DnnlDesc& desc_of(const Layout& layout) { return dynamic_cast<const NativeDesc&>(*layout.native).desc; }
+
+std::vector<std::int64_t> places_of(const DnnlDesc& md) {
+  const dnnl_compat::Blocking b = dnnl_compat::blocking_of(md);
+  std::vector<std::int64_t> result;
+  std::vector<std::int64_t> at(b.dims.size(), 0);
+  for (;;) {
+    std::vector<std::int64_t> outer = at;
+    std::int64_t place = 0, inner = 1;
+    for (std::size_t i = b.inner_sizes.size(); i-- > 0;) {
+      std::int64_t& index = outer[static_cast<std::size_t>(b.inner_axes[i])];
+      place += index % b.inner_sizes[i] * inner;
+      inner *= b.inner_sizes[i];
+      index /= b.inner_sizes[i];
+    }
+    for (std::size_t axis = 0; axis < outer.size(); ++axis) place += outer[axis] * b.strides[axis];
+    result.push_back(place);
+    std::size_t axis = at.size();
+    while (axis > 0 && ++at[axis - 1] == b.dims[axis - 1]) at[--axis] = 0;
+    if (axis == 0) return result;
+  }
+}
 
 memory::dims dims_of(const Shape& shape) {
   if (shape.rank() == 0) return {1};

@@ -1,7 +1,9 @@
 // Layouts of the CPU backend: Layout::native holds a dnnl::memory::desc, of bfloat16 or of float32.
 #pragma once
 
+#include <cstdint>
 #include <dnnl.hpp>
+#include <vector>
 
 #include "kernels/layout.h"
 
@@ -15,6 +17,7 @@ using DnnlDesc = dnnl::memory::desc;
 Layout make_layout(const DnnlDesc& md, DType type);
 Layout plain_cpu_layout(const Shape& shape, DType type);
 
+dnnl::memory::data_type dnnl_type(DType type);  // bf16 or f32
 const DnnlDesc& desc_of(const Layout& layout);  // the layout must not be any()
 DnnlDesc plain_desc(const dnnl::memory::dims& dims, DType type = DType::f32);
 DnnlDesc any_desc(const dnnl::memory::dims& dims, DType type);
@@ -22,6 +25,8 @@ DnnlDesc any_desc(const dnnl::memory::dims& dims, DType type);
 // pairs of channels, the result has no pairs. If `type` has no such order, the result is row-major.
 DnnlDesc with_type(const DnnlDesc& md, DType type);
 dnnl::memory::dims dims_of(const Shape& shape);
+// The offset of each element in memory, in elements; the elements are in row-major order of their indices.
+std::vector<std::int64_t> places_of(const DnnlDesc& md);
 
 // The requested descriptor: format_tag::any, or the given layout reshaped to `dims` (the weights of a linear layer may
 // be flat or not).

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "dp/random.h"
 #include "kernels/low_float.h"
@@ -89,6 +90,36 @@ struct Lanes : LaneTypes<L> {
   }
 };
 
+// A sum of vectors of any width. Up to 64 of them are added in float.
+class LaneSum {
+ public:
+  template <typename Floats>
+  void add(Floats values) {
+    Wide wide{};
+    std::memcpy(&wide, &values, sizeof(values));
+    wide_ += wide;
+    if (++pending_ == kChunk) flush();
+  }
+  double total() {
+    flush();
+    return total_;
+  }
+
+ private:
+  using Wide = Lanes<kLanes>::Floats;
+  static constexpr int kChunk = 64;
+
+  void flush() {
+    for (int k = 0; k < kLanes; ++k) total_ += static_cast<double>(wide_[k]);
+    wide_ = Wide{};
+    pending_ = 0;
+  }
+
+  Wide wide_{};
+  double total_ = 0;
+  int pending_ = 0;
+};
+
 // Calls body(Lanes<L>) with the widest vector that divides a block of channels.
 template <typename Body>
 void with_lanes(std::int64_t block, const Body& body) {
@@ -101,6 +132,8 @@ void with_lanes(std::int64_t block, const Body& body) {
 template <typename Body>
 void for_lanes_of(std::int64_t begin, std::int64_t end, const Body& body) {
   for (; begin + kLanes <= end; begin += kLanes) body(Lanes<kLanes>{}, begin);
+  if constexpr (kLanes > 8)  // a block of 8 channels
+    if (begin + 8 <= end) body(Lanes<8>{}, begin), begin += 8;
   for (; begin < end; ++begin) body(Lanes<1>{}, begin);
 }
 
