@@ -22,7 +22,7 @@ struct StepInputs {
 
 // Written by ops.
 struct StepResults {
-  // SoftmaxCrossEntropy adds to these. If it computes a gradient, a sample with a non-finite loss counts only in
+  // The loss adds to these. If it computes a gradient, a sample with a non-finite loss counts only in
   // `nonfinite`.
   double loss_sum = 0;
   std::int64_t samples = 0;

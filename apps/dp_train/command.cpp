@@ -410,7 +410,7 @@ void add_what(Table& table) {
       .shown("60000");
   table
       .add("image-size,--img-size", accepts::whole(1, 4096), &Command::image_size,
-           "imagefolder, imagelist: rows and columns of the images that the network gets")
+           "imagefolder, imagelist, imagetargets: rows and columns of the images that the network gets")
       .shown("224");
   table.add("val-split", accepts::number(1e-6, 0.999999), &Command::val_split,
             "test on this part of the training images of each class, chosen by --seed, instead of the test set");

@@ -34,7 +34,7 @@ void check_belongs(const Command& command, const std::string& dataset) {
     usage("--bad-images skip requires --dataset imagefolder or imagelist: the files of " + dataset +
           " are checked at the start");
   if (command.image_size && !decodes_files(dataset))
-    usage("--image-size requires --dataset imagefolder or imagelist, but the data set is " + dataset);
+    usage("--image-size requires --dataset imagefolder, imagelist or imagetargets, but the data set is " + dataset);
   if ((dataset == "digits" || dataset == "synthetic") && command.given.contains("data-path") &&
       !command.given.contains("dataset"))
     usage("--data-path requires --dataset: " + dataset + ", the default, reads no files; add for example " +

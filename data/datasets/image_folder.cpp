@@ -57,7 +57,13 @@ class ImageFolder final : public Dataset {
 
   std::int64_t size() const override { return static_cast<std::int64_t>(list_.labels.size()); }
   Shape image_shape() const override { return Shape{3, side_, side_}; }
-  std::int64_t classes() const override { return static_cast<std::int64_t>(list_.classes.size()); }
+  std::int64_t classes() const override {
+    return static_cast<std::int64_t>(has_targets() ? list_.targets_each : list_.classes.size());
+  }
+  bool has_targets() const override { return list_.targets_each > 0; }
+  void targets(std::int64_t index, std::span<float> out) const override {
+    std::copy_n(list_.targets.data() + static_cast<std::size_t>(index) * list_.targets_each, out.size(), out.data());
+  }
   std::vector<std::string> class_names() const override { return list_.classes; }
   const Normalization& normalization() const override { return normalization_; }
   std::int32_t label(std::int64_t index) const override { return list_.labels[static_cast<std::size_t>(index)]; }

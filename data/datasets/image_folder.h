@@ -1,4 +1,5 @@
-// Labelled images, in folders named after their classes or listed in a file. Each read decodes the image.
+// Images in folders named after their classes, or listed in a file with a class or with targets. Each read decodes the
+// image.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,8 @@ struct ImageList {
   std::string names;                // paths of all images, below their class's folder if in_class_folders; concatenated
   std::vector<std::uint64_t> ends;  // per image: end of its name in `names`
   bool in_class_folders = true;     // else paths are absolute, or relative to the folder
+  std::size_t targets_each = 0;     // 0: the images have classes
+  std::vector<float> targets;       // targets_each per image
   // Other files in the class folders, counted by their ending in lower case.
   std::map<std::string, std::int64_t> passed_over;
 

@@ -1,9 +1,12 @@
-// The data set "imagelist": CSV files (RFC 4180) with a path and a class per line.
+// The data sets "imagelist" and "imagetargets": CSV files (RFC 4180) with a path per line, and a class or numbers.
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,11 +30,19 @@ std::string in_lower_case(std::string text) {
   return text;
 }
 
-// Reads the first two fields of each record of a CSV file.
+// What a line has behind the path, for errors.
+struct LineForm {
+  const char* example;
+  const char* line;
+};
+constexpr LineForm kWithClass{"cats/1.jpg,cat", "a path, a comma and a class"};
+constexpr LineForm kWithTargets{"1.jpg,0.5,-2", "a path and its targets, separated by commas"};
+
+// Reads the records of a CSV file.
 class CsvReader {
  public:
-  explicit CsvReader(const std::string& path) : path_(path) {
-    FileReader file(path, "make it a readable file of lines such as cats/1.jpg,cat");
+  CsvReader(const std::string& path, const LineForm& form) : form_(form), path_(path) {
+    FileReader file(path, std::string("make it a readable file of lines such as ") + form.example);
     if (*file.size() > kMaxListBytes)
       throw Error(ErrorCode::data, path + ": has more than 1 GiB; split it into several data sets");
     text_.resize(*file.size());
@@ -46,15 +57,15 @@ class CsvReader {
     if (at_ == text_.size()) return false;
     line_ = next_line_;
     std::size_t count = 0;
-    std::string others;
     for (bool more = true; more; ++count) {
-      read_field(count == 0 ? path_field : count == 1 ? class_field : others);
+      if (fields.size() == count) fields.emplace_back();
+      read_field(fields[count]);
       more = at_ < text_.size() && text_[at_] == ',';
       if (more) ++at_;
     }
-    if (count < 2) throw bad("only one field; each line is a path, a comma and a class");
-    if (path_field.empty() || class_field.empty())
-      throw bad("an empty field; each line is a path, a comma and a class");
+    fields.resize(count);
+    if (count < 2) throw bad(std::string("only one field; each line is ") + form_.line);
+    if (fields[0].empty() || fields[1].empty()) throw bad(std::string("an empty field; each line is ") + form_.line);
     if (at_ < text_.size()) skip_line_end();
     return true;
   }
@@ -63,7 +74,7 @@ class CsvReader {
   Error bad(const std::string& what) const {
     return Error(ErrorCode::data, path_ + ":" + std::to_string(line_) + ": " + what);
   }
-  std::string path_field, class_field;
+  std::vector<std::string> fields;  // of the current record: the path, and what follows
 
  private:
   bool ends_line() const { return text_[at_] == '\n' || text_[at_] == '\r'; }
@@ -103,6 +114,7 @@ class CsvReader {
     field += letter;
   }
 
+  const LineForm& form_;
   std::string path_, text_;
   std::size_t at_ = 0, line_ = 1, next_line_ = 1;
 };
@@ -111,8 +123,8 @@ bool is_header(const CsvReader& record) {
   const auto is_one_of = [](const std::string& field, std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), in_lower_case(field)) != names.end();
   };
-  return is_one_of(record.path_field, {"path", "file", "filename", "file_name", "image", "image_path"}) &&
-         is_one_of(record.class_field, {"class", "class_name", "label", "category", "target"});
+  return is_one_of(record.fields[0], {"path", "file", "filename", "file_name", "image", "image_path"}) &&
+         is_one_of(record.fields[1], {"class", "class_name", "label", "category", "target"});
 }
 
 // Whole numbers of up to nine digits sort by value, so that class 10 follows class 9.
@@ -141,7 +153,7 @@ void sort_classes(ImageList& list) {
 
 // `classes`: those of the training part, or null.
 ImageList read_list(const std::string& path, const std::vector<std::string>* classes) {
-  CsvReader record(path);
+  CsvReader record(path, kWithClass);
   ImageList list;
   list.in_class_folders = false;
   std::map<std::string, std::int32_t> numbers;
@@ -151,17 +163,49 @@ ImageList read_list(const std::string& path, const std::vector<std::string>* cla
   }
   for (bool first = true; record.next(); first = false) {
     if (first && is_header(record)) continue;
-    const auto [known, is_new] = numbers.emplace(record.class_field, static_cast<std::int32_t>(numbers.size()));
+    const std::string& name = record.fields[1];
+    const auto [known, is_new] = numbers.emplace(name, static_cast<std::int32_t>(numbers.size()));
     if (is_new && classes)
-      throw record.bad("class '" + record.class_field + "' has no training images; add some to train.csv, or remove " +
-                       "this line");
-    if (is_new) list.classes.push_back(record.class_field);
+      throw record.bad("class '" + name + "' has no training images; add some to train.csv, or remove " + "this line");
+    if (is_new) list.classes.push_back(name);
     list.labels.push_back(known->second);
-    list.ends.push_back(list.names.append(record.path_field).size());
+    list.ends.push_back(list.names.append(record.fields[0]).size());
   }
   if (list.labels.empty())
     throw Error(ErrorCode::data, path + ": no images in it; each line is a path, a comma and a class");
   if (!classes) sort_classes(list);
+  return list;
+}
+
+// A target: a finite number.
+std::optional<float> number_in(const std::string& text) {
+  float value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+// `each`: the number of targets in the training part; 0: as many as the first line has.
+ImageList read_targets(const std::string& path, std::size_t each) {
+  CsvReader record(path, kWithTargets);
+  ImageList list;
+  list.in_class_folders = false;
+  list.targets_each = each;
+  for (bool first = true; record.next(); first = false) {
+    if (first && !number_in(record.fields[1])) continue;  // names
+    if (list.targets_each == 0) list.targets_each = record.fields.size() - 1;
+    if (record.fields.size() != list.targets_each + 1)
+      throw record.bad(std::to_string(record.fields.size() - 1) + " targets, but other images have " +
+                       std::to_string(list.targets_each) + "; give each image as many");
+    for (std::size_t i = 1; i < record.fields.size(); ++i) {
+      const std::optional<float> target = number_in(record.fields[i]);
+      if (!target) throw record.bad("'" + record.fields[i] + "' is not a finite number; targets are such as 0.5 or -2");
+      list.targets.push_back(*target);
+    }
+    list.labels.push_back(0);
+    list.ends.push_back(list.names.append(record.fields[0]).size());
+  }
+  if (list.labels.empty()) throw Error(ErrorCode::data, path + ": no images in it; each line is " + kWithTargets.line);
   return list;
 }
 
@@ -172,12 +216,45 @@ void require_first_image(const ImageList& list, const std::string& file, const s
                                      ", does not exist; paths begin at the folder of " + "the list, or with a slash");
 }
 
-void require_list(const std::string& file, const std::string& folder) {
+void require_list(const std::string& dataset, const LineForm& form, const std::string& file,
+                  const std::string& folder) {
   std::error_code error;
   if (!fs::exists(file, error))
-    throw Error(ErrorCode::data,
-                "imagelist: no file " + file + "; write a path, a comma and a class for each image into " + folder +
-                    "/train.csv and " + folder + "/val.csv (or test.csv), and set --data-path " + "to their folder");
+    throw Error(ErrorCode::data, dataset + ": no file " + file + "; write " + form.line + " for each image into " +
+                                     folder + "/train.csv and " + folder +
+                                     "/val.csv (or test.csv), and set --data-path to their folder");
+}
+
+// Opens train.csv and, unless `train_only`, val.csv or test.csv. read(file, training part or null) reads one.
+template <typename Read>
+DatasetPair open_lists(const std::string& dataset, const LineForm& form, const std::string& folder, std::int64_t side,
+                       bool train_only, const Read& read) {
+  require_side(dataset, side);
+  const fs::path root = folder;
+  std::error_code error;
+  const std::string train = (root / "train.csv").string();
+  const std::string test = (root / (fs::exists(root / "val.csv", error) ? "val.csv" : "test.csv")).string();
+  require_list(dataset, form, train, folder);
+  if (!train_only) require_list(dataset, form, test, folder);
+  ImageList train_list = read(train, static_cast<const ImageList*>(nullptr)), test_list;
+  if (!train_only) test_list = read(test, &train_list);
+  require_first_image(train_list, train, folder);
+  if (!train_only) require_first_image(test_list, test, folder);
+  return {image_dataset(folder, std::move(train_list), side),
+          train_only ? nullptr : image_dataset(folder, std::move(test_list), side)};
+}
+
+DatasetPair open_classes(const std::string& folder, std::int64_t side, bool train_only) {
+  return open_lists("imagelist", kWithClass, folder, side, train_only,
+                    [](const std::string& file, const ImageList* training) {
+                      return read_list(file, training ? &training->classes : nullptr);
+                    });
+}
+DatasetPair open_targets(const std::string& folder, std::int64_t side, bool train_only) {
+  return open_lists("imagetargets", kWithTargets, folder, side, train_only,
+                    [](const std::string& file, const ImageList* training) {
+                      return read_targets(file, training ? training->targets_each : 0);
+                    });
 }
 
 }  // namespace
@@ -185,25 +262,16 @@ void require_list(const std::string& file, const std::string& folder) {
 namespace datasets {
 
 std::shared_ptr<const Dataset> image_list_train(const std::string& folder, std::int64_t side) {
-  require_side("imagelist", side);
-  const std::string train = (fs::path(folder) / "train.csv").string();
-  require_list(train, folder);
-  ImageList list = read_list(train, nullptr);
-  require_first_image(list, train, folder);
-  return image_dataset(folder, std::move(list), side);
+  return open_classes(folder, side, /*train_only=*/true).train;
 }
-
 DatasetPair image_list(const std::string& folder, std::int64_t side) {
-  require_side("imagelist", side);
-  const fs::path root = folder;
-  const std::string train = (root / "train.csv").string();
-  std::error_code error;
-  const std::string test = (root / (fs::exists(root / "val.csv", error) ? "val.csv" : "test.csv")).string();
-  for (const std::string& file : {train, test}) require_list(file, folder);
-  ImageList train_list = read_list(train, nullptr), test_list = read_list(test, &train_list.classes);
-  require_first_image(train_list, train, folder);
-  require_first_image(test_list, test, folder);
-  return {image_dataset(folder, std::move(train_list), side), image_dataset(folder, std::move(test_list), side)};
+  return open_classes(folder, side, /*train_only=*/false);
+}
+std::shared_ptr<const Dataset> image_targets_train(const std::string& folder, std::int64_t side) {
+  return open_targets(folder, side, /*train_only=*/true).train;
+}
+DatasetPair image_targets(const std::string& folder, std::int64_t side) {
+  return open_targets(folder, side, /*train_only=*/false);
 }
 
 }  // namespace datasets

@@ -74,6 +74,7 @@ DatasetPair from_files(const std::string& folder, std::uint64_t) {
 DatasetPair open_digits(const std::string&, std::uint64_t seed) { return digits(60000, 10000, seed); }
 DatasetPair open_image_folder(const std::string& folder, std::uint64_t) { return image_folder(folder); }
 DatasetPair open_image_list(const std::string& folder, std::uint64_t) { return image_list(folder); }
+DatasetPair open_image_targets(const std::string& folder, std::uint64_t) { return image_targets(folder); }
 DatasetPair open_synthetic(const std::string&, std::uint64_t seed) {
   return synthetic(Shape{1, 28, 28}, 10, 60000, 10000, seed);
 }
@@ -103,6 +104,15 @@ std::vector<Entry>& entries() {
        open_image_list,
        image_list,
        image_list_train},
+      {"imagetargets",
+       "CSV files of paths and numbers",
+       {3, 224, 224},
+       1,
+       90,
+       "resnet18",
+       open_image_targets,
+       image_targets,
+       image_targets_train},
       {"synthetic", "random bytes", {1, 28, 28}, 10, 1, "mnist_convnet", open_synthetic},
   };
   return all;

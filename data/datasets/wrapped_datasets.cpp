@@ -29,6 +29,8 @@ class ForwardedDataset : public Dataset {
   std::vector<std::string> class_names() const override { return whole_->class_names(); }
   const Normalization& normalization() const override { return whole_->normalization(); }
   std::int32_t label(std::int64_t index) const override { return whole_->label(index); }
+  bool has_targets() const override { return whole_->has_targets(); }
+  void targets(std::int64_t index, std::span<float> out) const override { whole_->targets(index, out); }
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
     whole_->read(index, out, random);
   }
@@ -100,6 +102,10 @@ class ReplacedImages final : public ForwardedDataset {
 }  // namespace
 
 std::shared_ptr<const Dataset> replace_bad_images(std::shared_ptr<const Dataset> dataset) {
+  if (dataset->has_targets())
+    throw Error(ErrorCode::usage,
+                "--bad-images skip: an image cannot be replaced by one with other targets; remove bad images from the "
+                "list");
   return std::make_shared<ReplacedImages>(std::move(dataset));
 }
 
@@ -246,6 +252,7 @@ class PartOfDataset final : public ForwardedDataset {
 
   std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
   std::int32_t label(std::int64_t index) const override { return whole().label(at(index)); }
+  void targets(std::int64_t index, std::span<float> out) const override { whole().targets(at(index), out); }
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
     whole().read(at(index), out, random);
   }

@@ -62,6 +62,7 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
   batch.resident.epoch = static_cast<std::uint64_t>(epoch);
   float* out = resident ? nullptr : batch.images.data<float>();
   auto* labels = batch.labels.data<std::int32_t>();
+  float* targets = batch.targets.empty() ? nullptr : batch.targets.data<float>();
   auto* indices = batch.samples.data<std::int64_t>();
   for (const std::int64_t sample : samples) {
     if (cancelled) return;
@@ -82,6 +83,10 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
     }
     if (!resident) out += scratch.size();
     *labels++ = label;
+    if (!batch.targets.empty()) {
+      dataset_.targets(sample, {targets, static_cast<std::size_t>(classes_)});
+      targets += classes_;
+    }
     *indices++ = sample;
   }
 }
@@ -152,9 +157,10 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
   return dataset;
 }
 
-Batch make_batch(const Shape& image, std::int64_t size, const std::shared_ptr<const ImageSet>& resident) {
-  Batch batch{resident ? Tensor() : Tensor(image.prepended(size)), Tensor(Shape{size}, DType::i32),
+Batch make_batch(const Dataset& dataset, std::int64_t size, const std::shared_ptr<const ImageSet>& resident) {
+  Batch batch{resident ? Tensor() : Tensor(dataset.image_shape().prepended(size)), Tensor(Shape{size}, DType::i32),
               Tensor(Shape{size}, DType::i64)};
+  if (dataset.has_targets()) batch.targets = Tensor(Shape{size, dataset.classes()});
   batch.resident.set = resident;
   return batch;
 }
@@ -163,6 +169,7 @@ Batch first_rows(const Batch& batch, std::int64_t size) {
   Batch first{batch.resident.set ? Tensor() : batch.images.rows(0, size), batch.labels.rows(0, size),
               batch.samples.rows(0, size)};
   first.resident = batch.resident;
+  if (!batch.targets.empty()) first.targets = batch.targets.rows(0, size);
   return first;
 }
 
@@ -195,7 +202,7 @@ struct Loader::State {
     const auto count = static_cast<std::size_t>(std::min<std::int64_t>(options.slots, batches));
     slots.resize(std::max<std::size_t>(count, kHeld + (options.ranks > 1 ? 2 : 1)));
     for (Slot& slot : slots) {
-      slot.full = make_batch(dataset->image_shape(), share(batch_rows, options), options.resident);
+      slot.full = make_batch(*dataset, share(batch_rows, options), options.resident);
       slot.last = first_rows(slot.full, share(last_rows, options));
       if (options.ranks > 1) slot.full.global = batch_rows, slot.last.global = last_rows;
     }

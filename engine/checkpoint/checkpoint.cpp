@@ -154,6 +154,7 @@ std::string to_json(const TrainState& state) {
       {"since_best", state.since_best},
       {"config", state.config},
   };
+  if (state.best_loss) json["best_loss"] = *state.best_loss;
   if (state.loss_scale) {
     json["loss_scale"] = static_cast<double>(state.loss_scale->scale);
     json["loss_scale_steps"] = state.loss_scale->good_steps;
@@ -181,6 +182,7 @@ TrainState read_train_state(ByteSource& source) {
   state.seed = fields.natural("seed");
   state.global_batch = fields.count("global_batch");
   state.best_top1 = fields.number("best_top1");
+  if (fields.has("best_loss")) state.best_loss = fields.number("best_loss");
   if (fields.has("since_best")) state.since_best = fields.count("since_best");
   state.config = fields.json_text("config");
   if (fields.has("loss_scale"))

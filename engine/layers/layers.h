@@ -46,7 +46,7 @@ NodeGradient backward_relu(Planner& plan, const Node& node, const NodeGradient& 
 void backward_norm(Planner& plan, const Node& node, const NodeResult& result, std::vector<NodeGradient> gradients);
 
 void update_running_statistics(Planner& plan);  // of all batch normalisations
-void cross_entropy(Planner& plan, const PlanValue& logits);
+void add_loss(Planner& plan, const PlanValue& logits);
 
 // The rules of different layers use these to agree on what is fused.
 

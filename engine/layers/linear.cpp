@@ -51,7 +51,7 @@ bool forward_with_dropout(Planner& plan, const Node& node, const PlanValue& x, N
 // Adds one op for the last layer and the loss. Returns false if they cannot be fused.
 bool forward_with_loss(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
   const PlanOptions& options = plan.options;
-  if (!options.joins_loss || &node != &plan.nodes.back() || plan.mixed()) return false;
+  if (!options.joins_loss || options.output_loss || &node != &plan.nodes.back() || plan.mixed()) return false;
   TensorDesc logits = plan.batched(node.output);
   logits.layout = plan.context.plain_layout(logits.shape, logits.type);
   const LinearLoss desc{{x.desc, plan.any(weight_shape(node)), logits, node.bias >= 0, node.relu},

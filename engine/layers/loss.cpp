@@ -5,19 +5,29 @@ namespace dp::engine {
 
 using namespace kernels;
 
-void cross_entropy(Planner& plan, const PlanValue& logits) {
+void add_loss(Planner& plan, const PlanValue& logits) {
   if (!plan.loss.empty()) return;  // forward_linear() has added it
-  const std::int64_t batch = plan.options.batch;
+  const std::int64_t batch = plan.options.batch, outputs = logits.desc.shape.numel() / batch;
   Ref grad{};
   if (plan.options.training) grad = plan.new_value(logits.desc).where;
   const bool scaled = plan.options.training && plan.options.scales_loss;
-  plan.add(plan.loss, "loss", "", plan.make(SoftmaxCrossEntropy{batch, logits.desc.shape.numel() / batch, scaled}),
-           {.logits = logits.where,
-            .labels = {Space::labels},
-            .inputs = {Space::step_inputs},
-            .dlogits = grad,
-            .results = {Space::step_results},
-            .scaler = {scaled ? Space::loss_scaler : Space::none}});
+  const Ref scaler{scaled ? Space::loss_scaler : Space::none};
+  if (plan.options.output_loss)
+    plan.add(plan.loss, "loss", "", plan.make(LossOfOutputs{*plan.options.output_loss, batch, outputs, scaled}),
+             {.logits = logits.where,
+              .targets = {Space::labels},
+              .inputs = {Space::step_inputs},
+              .dlogits = grad,
+              .results = {Space::step_results},
+              .scaler = scaler});
+  else
+    plan.add(plan.loss, "loss", "", plan.make(SoftmaxCrossEntropy{batch, outputs, scaled}),
+             {.logits = logits.where,
+              .labels = {Space::labels},
+              .inputs = {Space::step_inputs},
+              .dlogits = grad,
+              .results = {Space::step_results},
+              .scaler = scaler});
   plan.logits_grad = grad;
 }
 

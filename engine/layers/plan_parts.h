@@ -61,7 +61,8 @@ struct PlanOptions {
   bool accumulate = false;  // gradients are added to those of earlier micro-batches
   bool dropout = true;
   BatchNormMode norm = BatchNormMode::master;
-  bool scales_loss = false;  // gradients are multiplied by LossScaler::scale
+  std::optional<OutputLoss> output_loss{};  // empty: cross-entropy
+  bool scales_loss = false;                 // gradients are multiplied by LossScaler::scale
   // Training: one op may compute logits and loss. The logits are then valid after loss(), not after forward().
   bool joins_loss = false;
   int shards = 1;  // of the batch, over all replicas

@@ -20,18 +20,27 @@ using NamedTensor = std::pair<std::string, Tensor>;
 
 namespace {
 
-void check_batch(const Batch& batch, const Model& model) {
-  if (batch.global_size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
+// The targets of a loss of outputs: a row for each image.
+void check_targets(const Batch& batch, const Model& model) {
+  require_type(batch.targets, DType::f32, "targets");
+  const Shape wanted = model.output().prepended(batch.size());
+  if (batch.size() > 0 && (batch.targets.empty() || batch.targets.shape() != wanted))
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("the targets of a batch have shape {}; give one for each output of model '{}': {}",
+                    batch.targets.empty() ? "()" : to_string(batch.targets.shape()), model.name(), to_string(wanted)));
+}
+
+// One class number for each image.
+void check_labels(const Batch& batch, const Model& model, std::int64_t rows) {
   const std::int64_t images = batch.size();
-  const Shape& shape = batch.resident.set ? batch.resident.set->images.shape() : batch.images.shape();
-  check_images(shape, model);
-  const auto rows = [](const Tensor& t) { return t.empty() || t.shape().rank() == 0 ? std::int64_t{0} : t.shape()[0]; };
-  require_type(batch.images, DType::f32, "images");
+  if (!batch.targets.empty())
+    throw Error(ErrorCode::usage,
+                "a batch has targets, but cross-entropy reads labels; set DataParallelOptions::output_loss");
   require_type(batch.labels, DType::i32, "labels");
-  require_type(batch.samples, DType::i64, "sample indices");
-  if (rows(batch.labels) != images)
-    throw Error(ErrorCode::usage, fmt::format("a batch has {} images but {} labels; give one label per image", images,
-                                              rows(batch.labels)));
+  if (rows != images)
+    throw Error(ErrorCode::usage,
+                fmt::format("a batch has {} images but {} labels; give one label per image", images, rows));
   if (images > 0 && batch.labels.shape().rank() != 1)
     throw Error(ErrorCode::usage,
                 fmt::format("the labels of a batch have shape {}; give one class number per image: ({},)",
@@ -41,6 +50,17 @@ void check_batch(const Batch& batch, const Model& model) {
       if (label < 0 || label >= model.output()[0])
         throw Error(ErrorCode::usage, fmt::format("label {} is not one of the {} classes of model '{}', 0 to {}", label,
                                                   model.output()[0], model.name(), model.output()[0] - 1));
+}
+
+void check_batch(const Batch& batch, const Model& model, bool has_targets) {
+  if (batch.global_size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
+  const std::int64_t images = batch.size();
+  const Shape& shape = batch.resident.set ? batch.resident.set->images.shape() : batch.images.shape();
+  check_images(shape, model);
+  const auto rows = [](const Tensor& t) { return t.empty() || t.shape().rank() == 0 ? std::int64_t{0} : t.shape()[0]; };
+  require_type(batch.images, DType::f32, "images");
+  require_type(batch.samples, DType::i64, "sample indices");
+  has_targets ? check_targets(batch, model) : check_labels(batch, model, rows(batch.labels));
   if (!batch.samples.empty() && rows(batch.samples) != images)
     throw Error(ErrorCode::usage, fmt::format("a batch has {} images but {} sample indices; give one index per image",
                                               images, rows(batch.samples)));
@@ -74,7 +94,7 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   const int micro_batches = s.setup.options.grad_accum_steps;
   const engine::UpdateKind update = engine::kind_of(optimizer);
   engine::check(optimizer);
-  check_batch(batch, s.setup.model);
+  check_batch(batch, s.setup.model, s.setup.options.output_loss.has_value());
   s.require_two_values(batch.size(), batch.global_size(), micro_batches);
   s.team.extend_row_numbers(batch.size());
   s.begin_change();
@@ -98,7 +118,7 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
 
 void DataParallel::evaluate(const Batch& batch) {
   State& s = *state_;
-  check_batch(batch, s.setup.model);
+  check_batch(batch, s.setup.model, s.setup.options.output_loss.has_value());
   s.forward_rows = 0;
   s.reserve(engine::evaluation_batch(batch.size(), batch.resident, s.setup.options));
   s.team.graphs->evaluated(batch.global_size(), batch.resident.set != nullptr);

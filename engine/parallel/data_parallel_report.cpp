@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 
 #include "dp/error.h"
@@ -46,6 +47,7 @@ Stats DataParallel::take_stats() {
       stats.top5 += part.top5;
     }
   }
+  stats.has_labels = !s.setup.options.output_loss;
   stats.skipped = results.front().front().skipped_steps;
   s.optimizer.reported_skipped(stats.skipped);
   stats.grad_norm = results.front().front().grad_norm;
@@ -73,7 +75,7 @@ bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
   s.team.on_workers([&](engine::Worker& worker) {
     const std::int64_t most = s.setup.is_last(worker.stage()) ? batches * most_of(worker.rank()) : 0;
     try {
-      worker.logits_store = std::make_unique<engine::LogitsStore>(worker, most, row_bytes);
+      worker.logits_store = std::make_unique<engine::LogitsStore>(worker, most, row_bytes, s.setup.target_bytes());
     } catch (const Error& error) {
       if (error.code() != ErrorCode::device) throw;
     } catch (const std::bad_alloc&) {
@@ -88,17 +90,26 @@ bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
 EvaluatedLogits DataParallel::take_logits() {
   State& s = *state_;
   EvaluatedLogits taken;
+  std::vector<std::byte> targets;
   std::vector<std::int64_t> begins;
   for (const auto& worker : s.team.workers) {
     const engine::LogitsStore* const store = worker->logits_store.get();
     if (store == nullptr) return taken;
     begins.push_back(static_cast<std::int64_t>(taken.samples.size()));
     taken.samples.insert(taken.samples.end(), store->samples().begin(), store->samples().end());
-    taken.labels.insert(taken.labels.end(), store->labels().begin(), store->labels().end());
+    targets.insert(targets.end(), store->targets().begin(), store->targets().end());
   }
   if (taken.samples.empty()) return taken;
   const std::int64_t classes = s.setup.model.output().numel();
-  taken.logits = Tensor({static_cast<std::int64_t>(taken.samples.size()), classes}, s.setup.type());
+  const Shape shape{static_cast<std::int64_t>(taken.samples.size()), classes};
+  taken.logits = Tensor(shape, s.setup.type());
+  if (s.setup.options.output_loss) {
+    taken.targets = Tensor(shape);
+    std::memcpy(taken.targets.raw(), targets.data(), targets.size());
+  } else {
+    taken.labels.resize(taken.samples.size());
+    std::memcpy(taken.labels.data(), targets.data(), targets.size());
+  }
   s.team.on_workers([&](engine::Worker& worker) {
     auto* const to = static_cast<std::byte*>(taken.logits.raw()) +
                      static_cast<std::size_t>(begins[worker.number] * classes) * s.setup.element_bytes();

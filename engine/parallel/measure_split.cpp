@@ -15,10 +15,11 @@ namespace {
 constexpr int kWarmUp = 3, kLeastSteps = 5, kMostSteps = 50;
 constexpr double kSeconds = 0.5;  // measures for this long, but between kLeastSteps and kMostSteps
 
-Batch random_images(const Model& model, std::int64_t rows) {
+Batch random_images(const Model& model, bool has_targets, std::int64_t rows) {
   Batch batch;
   batch.images = Tensor(model.input().prepended(rows));
   batch.labels = Tensor({rows}, DType::i32);
+  if (has_targets) batch.targets = Tensor(model.output().prepended(rows));
   batch.samples = Tensor({rows}, DType::i64);
   Random random(0, RandomUse::synthetic);
   for (float& value : batch.images.span<float>()) value = random.uniform(-1, 1);
@@ -41,7 +42,7 @@ DataParallelOptions independent(DataParallelOptions options) {
 }
 
 std::vector<PhaseTimes> measured_times(DataParallel& net, std::int64_t rows) {
-  const Batch images = random_images(net.model(), rows);
+  const Batch images = random_images(net.model(), net.options().output_loss.has_value(), rows);
   const Optimizer none = Sgd{.lr = 0};
   const auto step = [&] {
     net.train_step(images, none);

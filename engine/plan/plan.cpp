@@ -82,7 +82,7 @@ void end_forward(Planner& plan) {
   plain.layout = plan.context.plain_layout(plain.shape, plain.type);
   const PlanValue logits = plan.as(plan.forward, "logits", output, plain);
   plan.logits = logits.where;
-  cross_entropy(plan, logits);
+  add_loss(plan, logits);
 }
 
 PlanParts build(const Model& model, kernels::Context& context, const PlanOptions& options, const ParameterTable* table,

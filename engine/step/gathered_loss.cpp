@@ -11,12 +11,15 @@ GatheredLoss::GatheredLoss(Worker& worker, const ModelSetup& setup)
 
 GatheredLoss::Sizes GatheredLoss::sizes(const ModelSetup& setup, std::int64_t rows) {
   return {static_cast<std::size_t>(rows * setup.model.output().numel()) * setup.element_bytes(),
-          static_cast<std::size_t>(rows) * sizeof(std::int32_t)};
+          static_cast<std::size_t>(rows) * setup.target_bytes()};
 }
 
 std::unique_ptr<kernels::Op> GatheredLoss::make_op(const ModelSetup& setup, kernels::Context& context,
                                                    std::int64_t rows) {
-  return context.make_op(kernels::SoftmaxCrossEntropy{rows, setup.model.output().numel(), setup.scales_loss()});
+  const std::int64_t outputs = setup.model.output().numel();
+  if (const auto& loss = setup.options.output_loss)
+    return context.make_op(kernels::LossOfOutputs{*loss, rows, outputs, setup.scales_loss()});
+  return context.make_op(kernels::SoftmaxCrossEntropy{rows, outputs, setup.scales_loss()});
 }
 
 void GatheredLoss::reserve(std::int64_t rows) {
@@ -42,11 +45,11 @@ kernels::Op& GatheredLoss::op(std::int64_t rows) {
 
 void GatheredLoss::upload_labels(const Batch& batch, Range rows) {
   if (worker_.rank() != 0 || rows.size() == 0) return;
-  current_labels_ = batch.labels.data<std::int32_t>() + rows.begin;
+  current_labels_ = worker_.targets_of(batch, rows.begin);
   if (worker_.context().host_accessible()) return;
   reserve(rows.size());
   worker_.compute().copy(labels_->data(), current_labels_,
-                         static_cast<std::size_t>(rows.size()) * sizeof(std::int32_t));
+                         static_cast<std::size_t>(rows.size()) * setup_.target_bytes());
   current_labels_ = labels_->data();
 }
 
@@ -69,15 +72,27 @@ void GatheredLoss::run(std::int64_t rows) {
   const bool master = worker_.rank() == 0, alone = setup_.replica_count() == 1;
   if (master) {
     kernels::Op& loss = op(rows);
-    kernels::run_op<kernels::SoftmaxCrossEntropy>(
-        loss, worker_.compute(),
-        {.logits = alone ? worker_.runner.address(0, plan->logits()) : logits_->data(),
-         .labels = const_cast<void*>(current_labels_),
-         .inputs = worker_.arenas.step_inputs(),
-         .dlogits = alone ? worker_.runner.address(0, plan->logits_grad()) : grad_->data(),
-         .results = worker_.arenas.step_results(),
-         .scaler = worker_.arenas.scaler()},
-        workspace_->data());
+    void* const logits = alone ? worker_.runner.address(0, plan->logits()) : logits_->data();
+    void* const grad = alone ? worker_.runner.address(0, plan->logits_grad()) : grad_->data();
+    void* const targets = const_cast<void*>(current_labels_);
+    if (setup_.options.output_loss)
+      kernels::run_op<kernels::LossOfOutputs>(loss, worker_.compute(),
+                                              {.logits = logits,
+                                               .targets = targets,
+                                               .inputs = worker_.arenas.step_inputs(),
+                                               .dlogits = grad,
+                                               .results = worker_.arenas.step_results(),
+                                               .scaler = worker_.arenas.scaler()},
+                                              workspace_->data());
+    else
+      kernels::run_op<kernels::SoftmaxCrossEntropy>(loss, worker_.compute(),
+                                                    {.logits = logits,
+                                                     .labels = targets,
+                                                     .inputs = worker_.arenas.step_inputs(),
+                                                     .dlogits = grad,
+                                                     .results = worker_.arenas.step_results(),
+                                                     .scaler = worker_.arenas.scaler()},
+                                                    workspace_->data());
   }
   if (alone) return;
   worker_.compute_communicator->scatter(master ? grad_->data() : nullptr,

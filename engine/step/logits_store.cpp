@@ -4,10 +4,10 @@
 
 namespace dp::engine {
 
-LogitsStore::LogitsStore(Replica& replica, std::int64_t rows, std::size_t row_bytes)
-    : replica_(replica), row_bytes_(row_bytes) {
+LogitsStore::LogitsStore(Replica& replica, std::int64_t rows, std::size_t row_bytes, std::size_t target_bytes)
+    : replica_(replica), row_bytes_(row_bytes), target_bytes_(target_bytes) {
   samples_.reserve(static_cast<std::size_t>(rows));
-  labels_.reserve(static_cast<std::size_t>(rows));
+  targets_.reserve(static_cast<std::size_t>(rows) * target_bytes_);
   logits_ =
       replica.device.allocate(std::max<std::size_t>(static_cast<std::size_t>(rows) * row_bytes, 1), &MemoryUse::other);
 }
@@ -18,7 +18,8 @@ void LogitsStore::append(int item, const Plan& plan, const ShardInput& input) {
   replica_.compute().copy(static_cast<std::byte*>(logits_->data()) + begin,
                           replica_.runner.address(item, plan.logits()), bytes);
   samples_.insert(samples_.end(), input.samples, input.samples + input.rows);
-  labels_.insert(labels_.end(), input.labels, input.labels + input.rows);
+  const auto* const targets = static_cast<const std::byte*>(input.labels);
+  targets_.insert(targets_.end(), targets, targets + static_cast<std::size_t>(input.rows) * target_bytes_);
 }
 
 void LogitsStore::download(void* logits) {

@@ -61,6 +61,65 @@ void add_parameter_groups(Table& table) {
       });
 }
 
+template <std::size_t... kIndices>
+std::vector<std::string> names_of_losses(std::index_sequence<kIndices...>) {
+  return {std::variant_alternative_t<kIndices, OutputLoss>::kName...};
+}
+const std::vector<std::string>& loss_names() {
+  static const auto names = names_of_losses(std::make_index_sequence<std::variant_size_v<OutputLoss>>());
+  return names;
+}
+
+// The loss with this name and its defaults.
+template <std::size_t kIndex = 0>
+OutputLoss loss_named(const std::string& name) {
+  if constexpr (kIndex + 1 < std::variant_size_v<OutputLoss>)
+    if (name != std::variant_alternative_t<kIndex, OutputLoss>::kName) return loss_named<kIndex + 1>(name);
+  return OutputLoss(std::in_place_index<kIndex>);
+}
+
+// A parameter of one kind of loss.
+template <typename Kind>
+void add_loss_parameter(Table& table, const char* name, const Accepts& accepted, float Kind::*member,
+                        const char* help) {
+  const std::string kind = Kind::kName;
+  table
+      .add(
+          name, accepted,
+          [member](auto& o) {
+            auto* const own = o.output_loss ? std::get_if<Kind>(&*o.output_loss) : nullptr;
+            return own ? &(own->*member) : nullptr;
+          },
+          help)
+      .needs("--output-loss " + kind, "output-loss")
+      .shown(to_text(OptionValue{option_fields::shortest(Kind{}.*member)}));
+}
+
+void add_losses(Table& table) {
+  table.add(
+      "output-loss", accepts::one_of(loss_names()),
+      fmt::format("loss of samples that have targets, one for each output, instead of a class: {}",
+                  fmt::join(loss_names(), ", ")),
+      [](const Options& o) {
+        return o.output_loss ? OptionValue{std::string(name_of(*o.output_loss))} : OptionValue{};
+      },
+      [](Options& o, const OptionValue& name) {
+        const auto& wanted = std::get<std::string>(name);
+        if (!o.output_loss || wanted != name_of(*o.output_loss)) o.output_loss = loss_named(wanted);
+        return true;
+      });
+  add_loss_parameter(table, "huber-delta", accepts::positive(1e12), &HuberLoss::delta,
+                     "distance from the target beyond which the loss grows linearly");
+  add_loss_parameter(table, "smooth-l1-beta", accepts::number(0, 1e12), &SmoothL1Loss::beta,
+                     "distance from the target below which the loss is quadratic");
+  add_loss_parameter(table, "pos-weight", accepts::positive(1e12), &BceWithLogitsLoss::pos_weight,
+                     "factor of the loss of positive targets");
+  add_loss_parameter(table, "focal-alpha", accepts::number(-1, 1), &FocalLoss::alpha,
+                     "weight of positive targets; 1 - alpha is that of the others; negative: no weights");
+  add_loss_parameter(table, "focal-gamma", accepts::number(0, 1000), &FocalLoss::gamma,
+                     "exponent by which samples that are predicted well count less");
+}
+
 void add_training(Table& table) {
   table.group("Training");
   add_parameter_groups(table);
@@ -70,6 +129,7 @@ void add_training(Table& table) {
             "clip the gradient to this L2 norm, over all parameters");
   table.add("label-smoothing,--smoothing", accepts::below(0, 1), &Options::label_smoothing,
             "label smoothing of the training loss, in [0, 1); the test loss has none");
+  add_losses(table);
   table.add("on-nonfinite", accepts::one_of({"abort", "skip"}), &Options::on_nonfinite,
             "action if the loss or a gradient is NaN or infinite: abort, skip");
   table.add(

@@ -148,7 +148,7 @@ InputFeed::Parts PlanRunner::parts_of(const ShardInput& input) const {
   const auto rows = static_cast<std::size_t>(input.rows);
   const std::size_t image = options_.stage > 0 ? 0 : static_cast<std::size_t>(model_.input().numel()) * sizeof(float);
   return {{{options_.stage > 0 ? nullptr : input.images, rows * image},
-           {input.labels, rows * sizeof(std::int32_t)},
+           {input.labels, rows * options_.target_bytes},
            {input.samples, rows * sizeof(std::int64_t)}}};
 }
 

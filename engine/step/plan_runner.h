@@ -24,8 +24,8 @@ namespace dp::engine {
 
 // The rows of one shard of a micro-batch. The host memory must stay valid until the step after next begins.
 struct ShardInput {
-  const float* images = nullptr;         // (rows, ...) row-major; null if the device makes them from `resident`
-  const std::int32_t* labels = nullptr;  // null for a forward pass without loss
+  const float* images = nullptr;  // (rows, ...) row-major; null if the device makes them from `resident`
+  const void* labels = nullptr;   // int32 class numbers or float32 targets; null for a forward pass without loss
   const std::int64_t* samples = nullptr;
   std::int64_t rows = 0;
   const DeviceImages* resident = nullptr;  // device-resident data set that `samples` index; null: none

@@ -203,6 +203,9 @@ ResolvedOptions resolved(DataParallelOptions o) {
                          to_string(device)));
   if (o.amp == Amp::float16 && o.devices.front().kind == DeviceKind::cpu)
     refuse("--amp-dtype float16 requires GPUs; use bfloat16");
+  if (o.output_loss && o.label_smoothing > 0)
+    refuse(fmt::format("--label-smoothing is for class numbers; the loss {} has targets, which the data set can smooth",
+                       name_of(*o.output_loss)));
   if (!(std::isnormal(o.loss_scale.initial) && o.loss_scale.initial > 0 && o.loss_scale.growth >= 1 &&
         std::isfinite(o.loss_scale.growth) && o.loss_scale.backoff > 0 && o.loss_scale.backoff < 1 &&
         o.loss_scale.growth_interval >= 1))

@@ -332,6 +332,12 @@ void Worker::update_alone(const kernels::StepInputs& inputs, const UpdateKind& u
   check_finite();
 }
 
+const void* Worker::targets_of(const Batch& batch, std::int64_t row) const {
+  const Tensor& targets = setup_.options.output_loss ? batch.targets : batch.labels;
+  if (targets.empty()) return nullptr;
+  return static_cast<const std::byte*>(targets.raw()) + static_cast<std::size_t>(row) * setup_.target_bytes();
+}
+
 ShardInput Worker::input_of(const Batch& batch, Range rows) const {
   ShardInput input;
   input.rows = rows.size();
@@ -339,7 +345,7 @@ ShardInput Worker::input_of(const Batch& batch, Range rows) const {
     input.resident = &batch.resident;
   else
     input.images = batch.images.data<float>() + rows.begin * setup_.model.input().numel();
-  if (!batch.labels.empty()) input.labels = batch.labels.data<std::int32_t>() + rows.begin;
+  input.labels = targets_of(batch, rows.begin);
   input.samples = (batch.samples.empty() ? team_.row_numbers.data() : batch.samples.data<std::int64_t>()) + rows.begin;
   return input;
 }

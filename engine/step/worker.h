@@ -40,6 +40,9 @@ class Worker : public Replica {
   void backward_alone(const Tensor& logits_grad, std::int64_t rows);
   void update_alone(const kernels::StepInputs& inputs, const UpdateKind& update);
 
+  // Where the class numbers, or the targets, of a batch begin, from row `row` on; null without them.
+  const void* targets_of(const Batch& batch, std::int64_t row) const;
+
   const std::size_t number;
 
   // These are set while a DataParallel is made.

@@ -2,6 +2,7 @@
 #include "engine/train/console.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -132,7 +133,7 @@ TrainerCallbacks console_callbacks(const ConsoleOptions& options) {
   callbacks.on_step = [console](const StepReport& report) { console->step(report); };
   callbacks.on_work = [console](const WorkReport& report) { console->work(report); };
   callbacks.on_eval = [console, classes](const EvalReport& report) {
-    if (report.alone) console->result(eval_line(report.stats, *classes));
+    if (report.alone) console->result(eval_line(report.stats, *classes, report.metrics));
   };
   callbacks.on_epoch = [console, classes](const EpochReport& report) {
     console->result(epoch_line(report, *classes, console->width()));
@@ -202,13 +203,24 @@ std::string short_step_line(const StepReport& report, double floor_share, Width 
   if (floor_share > 0) columns.push_back({5, fmt::format("floor {:.0f} %", 100 * floor_share)});
   columns.push_back({6, fmt::format("data {:.0f} %", 100 * report.loading_share)});
   columns.push_back({1, fmt::format("loss {:.3g}", report.epoch_so_far.loss())});
-  columns.push_back({2, fmt::format("acc1 {:.1f}", report.epoch_so_far.accuracy1())});
+  if (report.epoch_so_far.has_labels)
+    columns.push_back({2, fmt::format("acc1 {:.1f}", report.epoch_so_far.accuracy1())});
   return fitted(std::move(columns), width);
 }
 
-std::string accuracies(const Stats& stats, std::int64_t classes) {
-  std::string text = fmt::format("Acc@1 {:.3f}", stats.accuracy1());
-  return classes > 5 ? text + fmt::format(" Acc@5 {:.3f}", stats.accuracy5()) : text;
+// "Acc@1 75.610" and "Acc@5 93.050", or with targets the metrics, the most important first. Acc@5 only for more than
+// five classes.
+std::vector<std::string> results_of(double top1, double top5, std::int64_t classes,
+                                    const std::vector<Metric>& metrics) {
+  if (metrics.empty() && std::isnan(top1)) return {};
+  if (metrics.empty() && classes <= 5) return {fmt::format("Acc@1 {:.3f}", top1)};
+  if (metrics.empty()) return {fmt::format("Acc@1 {:.3f}", top1), fmt::format("Acc@5 {:.3f}", top5)};
+  static const std::map<std::string, std::string> kNames{
+      {"mae", "MAE"}, {"rmse", "RMSE"}, {"r2", "R2"}, {"f1", "F1"}, {"map", "mAP"}};
+  std::vector<std::string> results;
+  for (const Metric& metric : metrics)
+    results.push_back(fmt::format("{} {:.4g}", kNames.at(metric.name), metric.value));
+  return results;
 }
 
 }  // namespace
@@ -224,8 +236,9 @@ std::string step_line(const StepReport& report, double floor_share, Width width)
   if (floor_share > 0) columns.push_back({6, fmt::format("floor: {:.0f} %", 100 * floor_share)});
   columns.push_back({7, fmt::format("data: {:.0f} %", 100 * report.loading_share)});
   columns.push_back({2, fmt::format("loss: {:.3g} ({:.3g})", report.recent.loss(), report.epoch_so_far.loss())});
-  columns.push_back(
-      {3, fmt::format("acc1: {:.1f} ({:.1f})", report.recent.accuracy1(), report.epoch_so_far.accuracy1())});
+  if (report.epoch_so_far.has_labels)
+    columns.push_back(
+        {3, fmt::format("acc1: {:.1f} ({:.1f})", report.recent.accuracy1(), report.epoch_so_far.accuracy1())});
   columns = without_some(std::move(columns), width, kRate);
   return fits(joined(columns), width) ? joined(columns) : short_step_line(report, floor_share, width);
 }
@@ -237,21 +250,25 @@ std::string work_line(const WorkReport& report, Width width) {
   return fitted(std::move(columns), width);
 }
 
-std::string eval_line(const Stats& stats, std::int64_t classes) {
-  return fmt::format("Test: {}  loss {:.3g}", accuracies(stats, classes), stats.loss());
+std::string eval_line(const Stats& stats, std::int64_t classes, const std::vector<Metric>& metrics) {
+  const auto results = results_of(stats.accuracy1(), stats.accuracy5(), classes, metrics);
+  return fmt::format("Test: {}{}loss {:.3g}", fmt::join(results, " "), results.empty() ? "" : "  ", stats.loss());
 }
 
 std::string epoch_line(const EpochReport& report, std::int64_t classes, Width width) {
   std::vector<Column> columns;
   const bool trained = report.seconds > 0;  // a resumed run may only evaluate
   if (trained) columns.push_back({4, fmt::format("train loss {:.3g}", report.train.loss())});
-  const auto add_test = [&](const char* name, const Stats& stats, int rank) {
-    columns.push_back({rank, fmt::format("{}Test: Acc@1 {:.3f}", name, stats.accuracy1())});
-    if (classes > 5) columns.push_back({7, fmt::format("Acc@5 {:.3f}", stats.accuracy5()), " "});
-    columns.push_back({rank + 2, fmt::format("loss {:.3g}", stats.loss())});
+  const auto add_test = [&](const char* name, const EvalReport& test, int rank) {
+    const auto results = results_of(test.stats.accuracy1(), test.stats.accuracy5(), classes, test.metrics);
+    const std::string loss = fmt::format("loss {:.3g}", test.stats.loss());
+    const bool ranked = test.stats.has_labels;  // the accuracy comes first, else the loss
+    columns.push_back({rank, fmt::format("{}Test: {}", name, ranked ? results.front() : loss)});
+    for (std::size_t i = ranked ? 1 : 0; i < results.size(); ++i) columns.push_back({7, results[i], " "});
+    if (ranked) columns.push_back({rank + 2, loss});
   };
-  if (report.test) add_test("", report.test->stats, report.average ? 1 : 0);
-  if (report.average) add_test("EMA ", report.average->stats, 0);
+  if (report.test) add_test("", *report.test, report.average ? 1 : 0);
+  if (report.average) add_test("EMA ", *report.average, 0);
   if (trained) {
     columns.push_back({5, fmt::format("{:.1f} s", report.seconds)});
     columns.push_back({6, fmt::format("{:.0f} img/s", report.images_per_second)});
@@ -412,11 +429,13 @@ std::string summary_text(const RunSummary& summary, const std::string& devices, 
                        summary.steps);
   if (summary.bad_images && !summary.bad_images->empty())
     out += fmt::format("Bad images: {}, replaced by others of their class\n", summary.bad_images->size());
-  if (!summary.interrupted && std::isnan(summary.top1))
+  if (!summary.interrupted && std::isnan(summary.test_loss) && std::isnan(summary.top1)) {
     out += "Result: not evaluated\n";
-  else if (!summary.interrupted)
-    out += fmt::format("Result: Acc@1 {:.3f}{}  loss {:.3g}\n", summary.top1,
-                       summary.classes > 5 ? fmt::format(" Acc@5 {:.3f}", summary.top5) : "", summary.test_loss);
+  } else if (!summary.interrupted) {
+    const auto results = results_of(summary.top1, summary.top5, summary.classes, summary.metrics);
+    out += fmt::format("Result: {}{}loss {:.3g}\n", fmt::join(results, " "), results.empty() ? "" : "  ",
+                       summary.test_loss);
+  }
   if (!summary.output_dir.empty()) out += fmt::format("run folder {}\n", printable(summary.output_dir));
   if (summary.interrupted)
     out += summary.output_dir.empty()

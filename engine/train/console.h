@@ -19,10 +19,11 @@ using Width = int;
 std::string step_line(const StepReport& report, double floor_share = 0, Width width = 0);
 // "Test: [ 12/79]", with a bar if there is room; without a total "Planning layers ...".
 std::string work_line(const WorkReport& report, Width width = 0);
-// "Test: Acc@1 75.610 Acc@5 93.050  loss 0.912"; without Acc@5 for fewer than six classes.
-std::string eval_line(const Stats& stats, std::int64_t classes);
+// "Test: Acc@1 75.610 Acc@5 93.050  loss 0.912"; without Acc@5 for fewer than six classes. With targets the metrics
+// take the place of the accuracies: "Test: MAE 0.12 RMSE 0.2 R2 0.93  loss 0.04".
+std::string eval_line(const Stats& stats, std::int64_t classes, const std::vector<Metric>& metrics = {});
 // "Epoch 0: train loss 0.303  Test: Acc@1 97.580 Acc@5 99.980  loss 0.0952  8.2 s  5057 img/s  lr 0.05". On a
-// narrow terminal the least important columns are dropped.
+// narrow terminal the least important columns are dropped. With targets the test's loss is first, then the metrics.
 std::string epoch_line(const EpochReport& report, std::int64_t classes, Width width = 0);
 // Model, replicas and resolved options. Several lines, each with a line end.
 std::string start_table(const DataParallel& net, const TrainerOptions& options);

@@ -38,6 +38,13 @@ struct Part {
   std::string fingerprint;
 };
 
+// The bytes of a sample's targets.
+std::string targets_of(const Dataset& dataset, std::int64_t index) {
+  std::vector<float> targets(static_cast<std::size_t>(dataset.classes()));
+  dataset.targets(index, targets);
+  return {reinterpret_cast<const char*>(targets.data()), targets.size() * sizeof(float)};
+}
+
 // Several threads call sample_id(), because it may wait for a network drive. The result does not depend on their
 // number.
 Part describe(const Dataset& dataset) {
@@ -55,6 +62,7 @@ Part describe(const Dataset& dataset) {
                    const auto label = dataset.label(i);
                    const bool named = label >= 0 && static_cast<std::size_t>(label) < names.size();
                    digest.add_field(named ? names[static_cast<std::size_t>(label)] : std::to_string(label));
+                   if (dataset.has_targets()) digest.add_field(targets_of(dataset, i));
                    digest.add_field(dataset.sample_id(i));
                    labels[static_cast<std::size_t>(i)] = label;
                  }

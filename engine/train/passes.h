@@ -181,6 +181,6 @@ std::int64_t eval_batch_size(const TrainerOptions& options);
 
 // The summary's fields that are known before the first step.
 RunSummary describe(const DataParallel& net, const TrainerOptions& options);
-void set_result(RunSummary& summary, const Stats& test);
+void set_result(RunSummary& summary, const EvalReport& test);
 
 }  // namespace dp

@@ -412,6 +412,15 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
     require(model.output().rank() == 1 && model.output()[0] >= part->classes(),
             fmt::format("model '{}' outputs {}, but the data set has {} classes", model.name(),
                         to_string(model.output()), part->classes()));
+    const auto& loss = options.parallel.output_loss;
+    require(!part->has_targets() || loss,
+            "the data set has targets, and cross-entropy reads class numbers; choose --output-loss");
+    require(part->has_targets() || !loss,
+            fmt::format("--output-loss {} needs targets, and the data set has class numbers; remove it",
+                        loss ? name_of(*loss) : ""));
+    require(!part->has_targets() || part->classes() == model.output()[0],
+            fmt::format("model '{}' outputs {}, but the samples have {} targets", model.name(),
+                        to_string(model.output()), part->classes()));
     const auto names = static_cast<std::int64_t>(part->class_names().size());
     require(names == 0 || names == part->classes(),
             fmt::format("the data set has {} classes, but names {}; name all or none", part->classes(), names));
@@ -501,7 +510,7 @@ Start start_from(DataParallel& net, const TrainerOptions& options, const std::op
     const TrainState& had = resumed->checkpoint.state;
     start.step = had.step, start.skipped = had.skipped, start.epoch = had.epoch,
     start.batch_in_epoch = had.batch_in_epoch;
-    start.best_top1 = had.best_top1, start.since_best = had.since_best;
+    start.best_top1 = had.best_top1, start.best_loss = had.best_loss, start.since_best = had.since_best;
     start.resumed = true;
     start.state = !resumed->checkpoint.optimizer.tensors.empty();
     start.updates = resumed->checkpoint.optimizer.updates;

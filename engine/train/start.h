@@ -72,6 +72,7 @@ ImagesOn chosen_place(const DatasetPair& data, const TrainerOptions& options);
 struct Start {
   std::int64_t step = 0, skipped = 0, epoch = 0, batch_in_epoch = 0, since_best = 0;
   double best_top1 = -1;
+  std::optional<double> best_loss{};
   bool resumed = false, initialised = false;
   bool state = false, average = false;  // whether the checkpoint holds an optimizer's state and a moving average
   std::int64_t updates = 0;             // of the optimizer

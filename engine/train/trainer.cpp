@@ -194,7 +194,7 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   if (report) {
     report->alone = true;
     if (callbacks.on_eval) callbacks.on_eval(*report);
-    set_result(summary, report->stats);
+    set_result(summary, *report);
   }
   if (state_->data.test->replaced()) {
     BadImages bad;

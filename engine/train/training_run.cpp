@@ -186,8 +186,9 @@ std::string TrainingRun::end() const {
   if (interrupted_) return "interrupted";
   if (state_.epoch >= options_.epochs || out_of_steps()) return "complete";
   if (out_of_patience())
-    return fmt::format("early: {} evaluation{} without a higher top-1 (--patience)", state_.since_best,
-                       state_.since_best == 1 ? "" : "s");
+    return fmt::format("early: {} evaluation{} without a {} (--patience)", state_.since_best,
+                       state_.since_best == 1 ? "" : "s",
+                       options_.parallel.output_loss ? "lower loss" : "higher top-1");
   return "early: requested by the program";
 }
 
@@ -326,6 +327,23 @@ bool TrainingRun::evaluate() {
   return done;
 }
 
+namespace {
+
+// Whether an evaluation is the best one so far; it then becomes the one to beat.
+bool is_best(const Stats& stats, TrainState& state) {
+  if (stats.has_labels) {
+    if (!(stats.accuracy1() > state.best_top1)) return false;
+    state.best_top1 = stats.accuracy1();
+  } else {
+    const double loss = stats.loss();
+    if (!std::isfinite(loss) || (state.best_loss && loss >= *state.best_loss)) return false;
+    state.best_loss = loss;
+  }
+  return true;
+}
+
+}  // namespace
+
 bool TrainingRun::evaluate_once(bool average) {
   std::optional<EvalReport> report = evaluate_all(net_, test_, options_.dry_run ? 1 : 0, stop_, callbacks_.on_work);
   if (!report) return false;
@@ -334,8 +352,7 @@ bool TrainingRun::evaluate_once(bool average) {
   report->step = state_.step;
   report->average = average;
   const bool again = state_.step == continued_from_ && recorded_evaluations_.contains(average);
-  report->best = average == options_.parallel.ema_decay.has_value() && report->stats.accuracy1() > state_.best_top1;
-  if (report->best) state_.best_top1 = report->stats.accuracy1();
+  report->best = average == options_.parallel.ema_decay.has_value() && is_best(report->stats, state_);
   last_eval_ = report;
   (average ? epoch_.average : epoch_.test) = report;
   if (!again) {
@@ -429,7 +446,7 @@ RunSummary TrainingRun::summary() const {
   const double none = std::numeric_limits<double>::quiet_NaN();
   summary.train_loss = epoch_stats_.samples > 0 ? epoch_stats_.loss() : none;
   summary.test_loss = summary.top1 = summary.top5 = none;
-  if (last_eval_) set_result(summary, last_eval_->stats);
+  if (last_eval_) set_result(summary, *last_eval_);
   summary.weights_sha256 = weights_sha256(net_.weights());
   if (folder_.writes()) summary.checkpoint = folder_.checkpoint("last");
   if (train_.dataset().replaced() || test_.dataset().replaced())

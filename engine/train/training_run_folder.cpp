@@ -75,7 +75,7 @@ void TrainingRun::begin() {
   const Start start = start_from(net_, options_, resumed, recorded_names(test_.dataset()), folder_.writes(), tell);
   state_.step = start.step, state_.skipped = start.skipped;
   state_.epoch = start.epoch, state_.batch_in_epoch = start.batch_in_epoch;
-  state_.best_top1 = start.best_top1, state_.since_best = start.since_best;
+  state_.best_top1 = start.best_top1, state_.best_loss = start.best_loss, state_.since_best = start.since_best;
   writes_ = start.writes;
   if (!continued_from && folder_.has_checkpoints())
     throw Error(

@@ -123,8 +123,7 @@ class DepthwiseBackwardWeights final : public HostOp {
     const std::int64_t first_tap = window_column * dilation - window_.padding.w;
     const std::int64_t last_tap = first_tap + (Taps - 1) * dilation;
     const std::int64_t inner_begin = std::clamp<std::int64_t>(rounded_up(-first_tap, stride), 0, dy_.w);
-    const std::int64_t inner_end =
-        std::clamp<std::int64_t>(rounded_up(x_.w - last_tap, stride), inner_begin, dy_.w);
+    const std::int64_t inner_end = std::clamp<std::int64_t>(rounded_up(x_.w - last_tap, stride), inner_begin, dy_.w);
     typename V::Floats acc[Taps] = {};
     for (std::int64_t row = 0; row < dy_.h; ++row) {
       const std::int64_t in_row = row * window_.stride.h + window_row * window_.dilation.h - window_.padding.h;

@@ -1,5 +1,5 @@
-// SoftmaxCrossEntropy. Samples run in parallel and are then added in order, so that the sums do not depend on the
-// number of threads.
+// SoftmaxCrossEntropy and LossOfOutputs. Samples run in parallel and are then added in order, so that the sums do not
+// depend on the number of threads.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -51,10 +51,38 @@ SampleResult one_sample(const float* logits, std::int64_t classes, std::int64_t 
 
 class LossOp : public HostOp {
  public:
-  LossOp(const SoftmaxCrossEntropy& d, const CpuOpOptions& options)
-      : batch_(d.batch), classes_(d.classes), threads_(threads_for(options.threads, d.batch * d.classes * 8)) {}
   std::size_t workspace_bytes() const override { return static_cast<std::size_t>(batch_) * sizeof(SampleResult); }
   std::string implementation() const override { return "own:double"; }
+
+ protected:
+  LossOp(std::int64_t batch, std::int64_t outputs, const CpuOpOptions& options)
+      : batch_(batch), outputs_(outputs), threads_(threads_for(options.threads, batch * outputs * 8)) {}
+
+  // Calls sample(n) for every sample, which returns its SampleResult, and adds all to `results`.
+  template <typename Sample>
+  void run(bool training, StepResults& results, void* workspace, const Sample& sample) const {
+    SampleResult* const samples = static_cast<SampleResult*>(workspace);
+    parallel_ranges(threads_, batch_, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t n = begin; n < end; ++n) samples[n] = sample(n);
+    });
+    for (std::int64_t n = 0; n < batch_; ++n) {
+      results.nonfinite += !std::isfinite(samples[n].loss);
+      if (training && !std::isfinite(samples[n].loss)) continue;
+      results.loss_sum += samples[n].loss;
+      results.samples += 1;
+      results.top1 += samples[n].before < 1;
+      results.top5 += samples[n].before < 5;
+    }
+  }
+
+  std::int64_t batch_, outputs_;
+  int threads_;
+};
+
+class SoftmaxCrossEntropyOp final : public LossOp {
+ public:
+  SoftmaxCrossEntropyOp(const SoftmaxCrossEntropy& d, const CpuOpOptions& options)
+      : LossOp(d.batch, d.classes, options) {}
 
   void execute(std::span<void* const> pointers, void* workspace) override {
     const auto args = args_of<SoftmaxCrossEntropy>(pointers);
@@ -62,35 +90,52 @@ class LossOp : public HostOp {
     const std::int32_t* labels = static_cast<const std::int32_t*>(args.labels);
     const StepInputs& step = *static_cast<const StepInputs*>(args.inputs);
     float* dlogits = static_cast<float*>(args.dlogits);
-    StepResults& results = *static_cast<StepResults*>(args.results);
-    SampleResult* samples = static_cast<SampleResult*>(workspace);
-    parallel_ranges(threads_, batch_, 1, [&](std::int64_t begin, std::int64_t end) {
-      for (std::int64_t n = begin; n < end; ++n)
-        samples[n] = one_sample(logits + n * classes_, classes_, labels[n], step,
-                                dlogits == nullptr ? nullptr : dlogits + n * classes_);
+    run(dlogits != nullptr, *static_cast<StepResults*>(args.results), workspace, [&](std::int64_t n) {
+      return one_sample(logits + n * outputs_, outputs_, labels[n], step,
+                        dlogits == nullptr ? nullptr : dlogits + n * outputs_);
     });
-    for (std::int64_t n = 0; n < batch_; ++n) {
-      if (dlogits != nullptr && !std::isfinite(samples[n].loss)) {
-        ++results.nonfinite;
-        continue;
-      }
-      results.loss_sum += samples[n].loss;
-      results.samples += 1;
-      results.top1 += samples[n].before < 1;
-      results.top5 += samples[n].before < 5;
-      results.nonfinite += !std::isfinite(samples[n].loss);
-    }
+  }
+};
+
+class LossOfOutputsOp final : public LossOp {
+ public:
+  LossOfOutputsOp(const LossOfOutputs& d, const CpuOpOptions& options)
+      : LossOp(d.batch, d.outputs, options), loss_(d.loss) {}
+
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<LossOfOutputs>(pointers);
+    const float *logits = static_cast<const float*>(args.logits), *targets = static_cast<const float*>(args.targets);
+    float* dlogits = static_cast<float*>(args.dlogits);
+    const double count = static_cast<double>(outputs_);
+    const double scale = static_cast<double>(static_cast<const StepInputs*>(args.inputs)->loss_scale) / count;
+    std::visit(
+        [&](const auto& loss) {
+          run(dlogits != nullptr, *static_cast<StepResults*>(args.results), workspace, [&](std::int64_t n) {
+            double sum = 0;
+            for (std::int64_t i = n * outputs_; i < (n + 1) * outputs_; ++i) {
+              const double output = logits[i], target = targets[i];
+              sum += loss.value(output, target);
+              if (dlogits) dlogits[i] = static_cast<float>(scale * loss.slope(output, target));
+            }
+            return SampleResult{sum / count, kNoRank};
+          });
+        },
+        loss_);
   }
 
  private:
-  std::int64_t batch_, classes_;
-  int threads_;
+  static constexpr std::int64_t kNoRank = 5;  // not in the top 5
+
+  OutputLoss loss_;
 };
 
 }  // namespace
 
 std::unique_ptr<HostOp> make(const SoftmaxCrossEntropy& d, const CpuOpOptions& options) {
-  return std::make_unique<LossOp>(d, options);
+  return std::make_unique<SoftmaxCrossEntropyOp>(d, options);
+}
+std::unique_ptr<HostOp> make(const LossOfOutputs& d, const CpuOpOptions& options) {
+  return std::make_unique<LossOfOutputsOp>(d, options);
 }
 
 }  // namespace dp::kernels

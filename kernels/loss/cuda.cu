@@ -1,4 +1,4 @@
-// SoftmaxCrossEntropy and LinearLoss: one warp per sample, the loss in double. Each block
+// SoftmaxCrossEntropy, LinearLoss and LossOfOutputs: one warp per sample, the loss in double. Each block
 // adds its samples; the last block adds the blocks' sums. The order depends only on the
 // batch. Compiled without contraction of a*b+c, like update/cuda.cu.
 #include "kernels/device/cuda/block.h"
@@ -124,6 +124,28 @@ __global__ void __launch_bounds__(kThreads)
   add_samples(samples, problem.batch, blocks, counter, results);
 }
 
+// The loss of outputs that have targets of their own.
+template <typename F>
+__global__ void __launch_bounds__(kThreads)
+    output_loss_kernel(const float* logits, const float* targets, const StepInputs* inputs, const LossScaler* scaler,
+                       float* dlogits, StepResults* results, Sums* blocks, unsigned* counter, Problem problem, F loss) {
+  DP_SHARED(Sums, samples, [kSamples]);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const long long n = static_cast<long long>(blockIdx.x) * kSamples + warp;
+  if (n < problem.batch) {
+    const double scale = inputs->loss_scale * (scaler ? static_cast<double>(scaler->scale) : 1.0) * problem.per_class;
+    double sum = 0;
+    for (long long i = n * problem.classes + lane; i < (n + 1) * problem.classes; i += 32) {
+      const double output = logits[i], target = targets[i];
+      sum += loss.value(output, target);
+      if (dlogits) dlogits[i] = static_cast<float>(scale * loss.slope(output, target));
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) samples[warp] = Sums::of({sum * problem.per_class, 5}, dlogits != nullptr);  // not in the top 5
+  }
+  add_samples(samples, problem.batch, blocks, counter, results);
+}
+
 // loss_kernel preceded by the linear layer: each warp computes the logits of its sample.
 __global__ void __launch_bounds__(kThreads)
     linear_loss_kernel(const float* x, const float* w, const float* bias, float* logits, const int* labels,
@@ -169,6 +191,35 @@ class LossOp final : public CudaOp {
   DeviceMemory counter_;
 };
 
+class LossOfOutputsOp final : public CudaOp {
+ public:
+  explicit LossOfOutputsOp(const LossOfOutputs& desc)
+      : problem_{desc.batch, desc.outputs, 1.0 / static_cast<double>(desc.outputs)},
+        loss_(desc.loss),
+        scaled_(desc.scaled),
+        counter_(zeroed_counters(1)) {}
+  std::size_t workspace_bytes() const override { return blocks_for(problem_.batch, kSamples) * sizeof(Sums); }
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void* workspace) override {
+    const auto args = args_of<LossOfOutputs>(pointers);
+    if (problem_.batch == 0) return;
+    std::visit(
+        [&]<typename F>(const F& loss) {
+          launch({"output_loss", dim3(blocks_for(problem_.batch, kSamples)), dim3(kThreads), stream},
+                 output_loss_kernel<F>, args.logits, args.targets, args.inputs, scaled_ ? args.scaler : nullptr,
+                 args.dlogits, args.results, workspace, counter_.get(), problem_, loss);
+        },
+        loss_);
+  }
+
+ private:
+  Problem problem_;
+  OutputLoss loss_;
+  bool scaled_;
+  DeviceMemory counter_;
+};
+
 class LinearLossOp final : public CudaOp {
  public:
   LinearLossOp(const LinearLoss& d, const LinearTensors& t)
@@ -205,6 +256,9 @@ std::unique_ptr<CudaOp> make_linear_loss(const LinearLoss& d) {
 
 std::unique_ptr<CudaOp> make(const SoftmaxCrossEntropy& desc, const CudaOpOptions&) {
   return std::make_unique<LossOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const LossOfOutputs& desc, const CudaOpOptions&) {
+  return std::make_unique<LossOfOutputsOp>(desc);
 }
 
 }  // namespace dp::kernels::cuda

@@ -1,6 +1,7 @@
 // The loss.
 #pragma once
 
+#include "dp/loss_functions.h"
 #include "kernels/op.h"
 
 namespace dp::kernels {
@@ -25,5 +26,24 @@ struct SoftmaxCrossEntropy {
   }
 };
 DP_ON_EVERY_BACKEND(SoftmaxCrossEntropy);
+
+// The loss of outputs that have targets of their own. A sample's loss is the mean over its outputs; dlogits =
+// loss_scale * d(loss)/d(logits). Adds to StepResults as SoftmaxCrossEntropy does, but no sample is in the top 1 or 5.
+// Targets are float32, of the shape of the logits, row-major.
+struct LossOfOutputs {
+  static constexpr const char* kName = "loss_of_outputs";
+  DP_ARGS(logits, targets, inputs, dlogits, results, scaler);  // as SoftmaxCrossEntropy's
+  OutputLoss loss;
+  std::int64_t batch = 0;
+  std::int64_t outputs = 0;
+  bool scaled = false;
+
+  void check(const OpCheck& op) const {
+    op.count(batch);
+    op.at_least_one(outputs, "output");
+    if (scaled) op.scales_losses();
+  }
+};
+DP_ON_EVERY_BACKEND(LossOfOutputs);
 
 }  // namespace dp::kernels

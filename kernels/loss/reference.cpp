@@ -9,6 +9,15 @@
 namespace dp::kernels::reference {
 namespace {
 
+// Returns whether the sample counts: in training, one without a finite loss does not.
+bool add_sample(double loss, bool training, StepResults& results) {
+  results.nonfinite += !std::isfinite(loss);
+  if (training && !std::isfinite(loss)) return false;
+  results.loss_sum += loss;
+  results.samples += 1;
+  return true;
+}
+
 class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
  public:
   explicit SoftmaxCrossEntropyOp(const SoftmaxCrossEntropy& desc) : ReferenceOp(desc, {}) {}
@@ -25,15 +34,9 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
       const double* logits = f64(args.logits) + n * desc_.classes;
       const double loss = sample(logits, labels[n], inputs, scale, dlogits ? dlogits + n * desc_.classes : nullptr);
       const std::int64_t better = classes_before(logits, labels[n]);
-      if (dlogits != nullptr && !std::isfinite(loss)) {
-        ++results.nonfinite;
-        continue;
-      }
-      results.loss_sum += loss;
-      results.samples += 1;
+      if (!add_sample(loss, dlogits != nullptr, results)) continue;
       results.top1 += better < 1;
       results.top5 += better < 5;
-      results.nonfinite += !std::isfinite(loss);
     }
   }
 
@@ -69,8 +72,35 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
   }
 };
 
+class LossOfOutputsOp final : public ReferenceOp<LossOfOutputs> {
+ public:
+  explicit LossOfOutputsOp(const LossOfOutputs& desc) : ReferenceOp(desc, {}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<LossOfOutputs>(pointers);
+    const auto* targets = static_cast<const float*>(args.targets);
+    const auto& inputs = *static_cast<const StepInputs*>(args.inputs);
+    const double *logits = f64(args.logits), outputs = static_cast<double>(desc_.outputs);
+    double* dlogits = f64(args.dlogits);
+    const double scale = static_cast<double>(inputs.loss_scale) *
+                         (desc_.scaled ? static_cast<double>(static_cast<const LossScaler*>(args.scaler)->scale) : 1);
+    for (std::int64_t n = 0; n < desc_.batch; ++n) {
+      double sum = 0;
+      for (std::int64_t i = n * desc_.outputs; i < (n + 1) * desc_.outputs; ++i)
+        std::visit(
+            [&](const auto& loss) {
+              sum += loss.value(logits[i], static_cast<double>(targets[i]));
+              if (dlogits) dlogits[i] = scale * loss.slope(logits[i], static_cast<double>(targets[i])) / outputs;
+            },
+            desc_.loss);
+      add_sample(sum / outputs, dlogits != nullptr, *static_cast<StepResults*>(args.results));
+    }
+  }
+};
+
 }  // namespace
 
+std::unique_ptr<HostOp> make(const LossOfOutputs& desc) { return std::make_unique<LossOfOutputsOp>(desc); }
 std::unique_ptr<HostOp> make(const SoftmaxCrossEntropy& desc) { return std::make_unique<SoftmaxCrossEntropyOp>(desc); }
 
 }  // namespace dp::kernels::reference

@@ -43,9 +43,7 @@ class GlobalPoolOp : public HostOp {
     });
   }
   // The place of a channel's mean.
-  std::int64_t place(std::int64_t n, std::int64_t c) const {
-    return small_.at(n, c / small_.block) + c % small_.block;
-  }
+  std::int64_t place(std::int64_t n, std::int64_t c) const { return small_.at(n, c / small_.block) + c % small_.block; }
   float inverse() const { return static_cast<float>(1 / static_cast<double>(pixels_)); }
 
   const ActivationView large_, small_;
@@ -63,13 +61,15 @@ class GlobalPoolForwardOp final : public GlobalPoolOp {
     const auto args = args_of<AvgPool2dForward>(pointers);
     with_element_type(tensors_[0].type, [&]<typename T>() {
       T* const y = static_cast<T*>(args.y);
-      for_blocks(workspace, [&](std::int64_t at, std::int64_t n, std::int64_t first, std::int64_t channels, float* means) {
-        const T* const x = static_cast<const T*>(args.x) + at;
-        large_.block == 1 ? sum_image(x, means) : sum_pixels(x, means);
-        for (std::int64_t c = 0; c < channels; ++c) y[place(n, first + c)] = from_float<T>(means[c] * inverse());
-        if (first + channels == large_.c)
-          for (std::int64_t c = large_.c; c < small_.blocks * small_.block; ++c) y[place(n, c)] = T{};
-      });
+      for_blocks(workspace,
+                 [&](std::int64_t at, std::int64_t n, std::int64_t first, std::int64_t channels, float* means) {
+                   const T* const x = static_cast<const T*>(args.x) + at;
+                   large_.block == 1 ? sum_image(x, means) : sum_pixels(x, means);
+                   for (std::int64_t c = 0; c < channels; ++c)
+                     y[place(n, first + c)] = from_float<T>(means[c] * inverse());
+                   if (first + channels == large_.c)
+                     for (std::int64_t c = large_.c; c < small_.blocks * small_.block; ++c) y[place(n, c)] = T{};
+                 });
     });
   }
 
@@ -89,7 +89,8 @@ class GlobalPoolForwardOp final : public GlobalPoolOp {
       double sums[V::count] = {};
       for (std::int64_t begin = 0; begin < pixels_; begin += kChunk) {
         typename V::Floats sum{};
-        for (std::int64_t p = begin; p < std::min(begin + kChunk, pixels_); ++p) sum += V::load(x + p * large_.block + c);
+        for (std::int64_t p = begin; p < std::min(begin + kChunk, pixels_); ++p)
+          sum += V::load(x + p * large_.block + c);
         for (int k = 0; k < V::count; ++k) sums[k] += static_cast<double>(sum[k]);
       }
       for (int k = 0; k < V::count; ++k) means[c + k] = static_cast<float>(sums[k]);
@@ -107,19 +108,20 @@ class GlobalPoolBackwardOp final : public GlobalPoolOp {
     const auto args = args_of<AvgPool2dBackward>(pointers);
     with_element_type(tensors_[1].type, [&]<typename T>() {
       const T* const dy = static_cast<const T*>(args.dy);
-      for_blocks(workspace, [&](std::int64_t at, std::int64_t n, std::int64_t first, std::int64_t channels, float* means) {
-        T* const dx = static_cast<T*>(args.dx) + at;
-        std::fill_n(means, large_.block, 0.f);  // the padding of dx is zero
-        for (std::int64_t c = 0; c < channels; ++c) means[c] = to_float(dy[place(n, first + c)]) * inverse();
-        if (large_.block == 1) {
-          std::fill_n(dx, pixels_, from_float<T>(*means));
-          return;
-        }
-        for (std::int64_t p = 0; p < pixels_; ++p)
-          for_lanes_of(0, large_.block, [&](auto lanes, std::int64_t c) {
-            lanes.store(dx + p * large_.block + c, lanes.load(means + c));
-          });
-      });
+      for_blocks(workspace,
+                 [&](std::int64_t at, std::int64_t n, std::int64_t first, std::int64_t channels, float* means) {
+                   T* const dx = static_cast<T*>(args.dx) + at;
+                   std::fill_n(means, large_.block, 0.f);  // the padding of dx is zero
+                   for (std::int64_t c = 0; c < channels; ++c) means[c] = to_float(dy[place(n, first + c)]) * inverse();
+                   if (large_.block == 1) {
+                     std::fill_n(dx, pixels_, from_float<T>(*means));
+                     return;
+                   }
+                   for (std::int64_t p = 0; p < pixels_; ++p)
+                     for_lanes_of(0, large_.block, [&](auto lanes, std::int64_t c) {
+                       lanes.store(dx + p * large_.block + c, lanes.load(means + c));
+                     });
+                 });
     });
   }
 };
@@ -141,7 +143,8 @@ std::unique_ptr<HostOp> make(const AvgPool2dForward& d, const CpuOpOptions& opti
   const TensorDesc x = resolved_plain(d.x);
   if (d.global) return std::make_unique<GlobalPoolForwardOp>(x, resolved_plain(d.y), options.threads);
   constexpr auto p = positions<AvgPool2dForward>();
-  if (is_wide(d.x, options)) return widened(d, options, {{&AvgPool2dForward::x, p.x}, {&AvgPool2dForward::y, p.y, true}});
+  if (is_wide(d.x, options))
+    return widened(d, options, {{&AvgPool2dForward::x, p.x}, {&AvgPool2dForward::y, p.y, true}});
   const TensorDesc y = in_layout_of(x, d.y);
   const auto pd = dnnl_compat::avg_pool_forward(dnnl_engine(), desc_of(x.layout), desc_of(y.layout), shape_of(d.window),
                                                 op_attributes());
@@ -164,9 +167,7 @@ std::unique_ptr<HostOp> make(const AvgPool2dBackward& d, const CpuOpOptions& opt
   const auto pd = dnnl_compat::avg_pool_backward(dnnl_engine(), desc_of(dx.layout), desc_of(dy.layout), shape, hint,
                                                  op_attributes());
   auto op = std::make_unique<DnnlOp>(dnnl::pooling_backward(pd), pd, options.threads);
-  op->input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc())
-      .output(DNNL_ARG_DIFF_SRC, pd.diff_src_desc())
-      .tensors_are({dy, dx});
+  op->input(DNNL_ARG_DIFF_DST, pd.diff_dst_desc()).output(DNNL_ARG_DIFF_SRC, pd.diff_src_desc()).tensors_are({dy, dx});
   return op;
 }
 

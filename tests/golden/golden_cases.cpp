@@ -45,6 +45,7 @@ double golden_tolerance(DeviceKind kind, const std::string& name) {
       {"norm_add_relu", 6e-7, 2e-15},
       {"block", 5e-6, 1e-14},
       {"cross_entropy", 2.5e-7, 1e-14},
+      {"loss", 2.5e-7, 1e-14},
       {"sgd", 7e-7, 2e-15}};
   if (kind == DeviceKind::cuda) return 1e-5;
   for (const Group& group : kGroups)

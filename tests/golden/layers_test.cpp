@@ -110,6 +110,39 @@ TEST_CASE("the loss and its gradient equal torch.nn.functional.cross_entropy, wi
   });
 }
 
+TEST_CASE("every loss of outputs and its gradient equal PyTorch's, and the focal loss torchvision's") {
+  const std::vector<std::pair<std::string, OutputLoss>> losses{{"mse", MseLoss{}},
+                                                               {"l1", L1Loss{}},
+                                                               {"huber", HuberLoss{}},
+                                                               {"huber_0.3", HuberLoss{0.3f}},
+                                                               {"smooth_l1", SmoothL1Loss{}},
+                                                               {"smooth_l1_0.3", SmoothL1Loss{0.3f}},
+                                                               {"smooth_l1_0", SmoothL1Loss{0}},
+                                                               {"bce_with_logits", BceWithLogitsLoss{}},
+                                                               {"bce_with_logits_3", BceWithLogitsLoss{3}},
+                                                               {"focal", FocalLoss{}},
+                                                               {"focal_0.7_1.5", FocalLoss{0.7f, 1.5f}},
+                                                               {"focal_-1_0", FocalLoss{-1, 0}}};
+  CHECK(losses.size() == std::variant_size_v<OutputLoss> + 6);
+  const GoldenFile golden("losses.safetensors");
+  const HostTensor outputs = golden.values("outputs");
+  const std::int64_t batch = outputs.shape[0];  // a power of two: the factor 1/batch is exact
+  for (const auto& [name, loss] : losses)
+    for (const DeviceKind kind : tested_kinds()) {
+      INFO(name << " on " << to_string(Device{kind, 0}));
+      CHECK(name.starts_with(name_of(loss)));
+      const bool shares = name.starts_with("bce") || name.starts_with("focal");
+      const HostTensor targets = golden.values(shares ? "shares" : "real");
+      OpRig rig(kind);
+      const LossResult actual =
+          loss_of_outputs(rig, loss, outputs, targets, {.loss_scale = 1.0f / static_cast<float>(batch)});
+      const double tolerance = golden_tolerance(kind, "loss." + name);
+      CHECK(actual.results.loss_sum / static_cast<double>(batch) ==
+            Approx(golden.values(name + ".loss").values[0]).epsilon(tolerance));
+      CHECK(relative_error(actual.dlogits, golden.values(name + ".gradient")) <= tolerance);
+    }
+}
+
 TEST_CASE("five updates equal torch.optim.SGD's with momentum, Nesterov and weight decay") {
   const GoldenFile golden("layers.safetensors");
   for_each_case(golden, "sgd", 6, [&](OpRig& rig, const std::string& prefix) {

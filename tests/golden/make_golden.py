@@ -8,6 +8,7 @@ import sys
 
 import golden_functions
 import golden_layers
+import golden_losses
 import golden_mnist
 import golden_models
 import golden_norm
@@ -29,6 +30,7 @@ if __name__ == "__main__":
     files = {
         "layers": golden_layers.all_layers,
         "functions": golden_functions.all_functions,
+        "losses": golden_losses.all_losses,
         "windows": golden_windows.all_convolutions,
         "residual_layers": golden_norm.all_layers,
         "mnist_steps": golden_mnist.all_steps,

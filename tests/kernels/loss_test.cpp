@@ -137,3 +137,81 @@ TEST_CASE("a class with a logit of minus infinity does not change the loss of ot
     CHECK(result.dlogits.values[2] == Approx(-0.5).epsilon(kTolerance));
   });
 }
+
+namespace {
+
+const OutputLoss kOutputLosses[] = {
+    MseLoss{}, L1Loss{}, HuberLoss{0.3f}, SmoothL1Loss{0.3f}, BceWithLogitsLoss{3}, FocalLoss{0.7f, 1.5f}};
+
+struct Targets {
+  HostTensor outputs, targets;
+};
+// Targets are exact in float32, and between 0 and 1.
+Targets random_targets(std::int64_t batch, std::int64_t count, Random& random) {
+  Targets made{random_tensor({batch, count}, random), random_tensor({batch, count}, random)};
+  for (double& value : made.outputs.values) value *= 4;
+  for (double& value : made.targets.values) value = std::abs(value);
+  return made;
+}
+
+}  // namespace
+
+TEST_CASE("losses of outputs agree with the reference, also scaled") {
+  static_assert(std::size(kOutputLosses) == std::variant_size_v<OutputLoss>);
+  Random random(15, RandomUse::synthetic);
+  for (const OutputLoss& loss : kOutputLosses)
+    for (const std::int64_t batch : {1, 7, 300})
+      for (const std::int64_t outputs : {1, 13, 100}) {
+        const auto [y, t] = random_targets(batch, outputs, random);
+        const StepInputs inputs{.loss_scale = 1.0f / 60};
+        OpRig oracle(DeviceKind::reference);
+        const LossResult expected = loss_of_outputs(oracle, loss, y, t, inputs);
+        everywhere([&](OpRig& rig) {
+          INFO(name_of(loss) << ", batch " << batch << ", " << outputs << " outputs");
+          const LossResult actual = loss_of_outputs(rig, loss, y, t, inputs);
+          CHECK(relative_error(actual.dlogits, expected.dlogits) <= kTolerance);
+          CHECK(actual.results.loss_sum == Approx(expected.results.loss_sum).epsilon(kTolerance));
+          CHECK(actual.results.samples == batch);
+          CHECK(actual.results.top1 == 0);
+          CHECK(actual.results.top5 == 0);
+          CHECK(actual.results.nonfinite == 0);
+          if (rig.kind() == DeviceKind::cpu) return;  // float16 needs GPUs
+          HostTensor larger = loss_of_outputs(rig, loss, y, t, inputs, true, {}, 1024.0f).dlogits;
+          for (double& value : larger.values) value /= 1024;
+          CHECK(relative_error(larger, expected.dlogits) <= kTolerance);
+        });
+      }
+}
+
+TEST_CASE("the slope of each loss of outputs is its difference quotient") {
+  constexpr double kStep = 1e-6;
+  Random random(16, RandomUse::synthetic);
+  for (const OutputLoss& loss : kOutputLosses) {
+    const auto [y, t] = random_targets(1, 200, random);
+    for (std::size_t i = 0; i < 200; ++i)
+      std::visit(
+          [&](const auto& one) {
+            const double at = y.values[i], target = t.values[i];
+            INFO(name_of(loss) << " of " << at << ", target " << target);
+            const double quotient = (one.value(at + kStep, target) - one.value(at - kStep, target)) / (2 * kStep);
+            CHECK(one.slope(at, target) == Approx(quotient).epsilon(1e-6).margin(1e-8));
+          },
+          loss);
+  }
+}
+
+TEST_CASE("losses of outputs stay finite for certain outputs, and are not for NaN") {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const HostTensor outputs{{4, 2}, {1e4, -1e4, 0, 0, nan, 0, 0, 0}}, targets{{4, 2}, {1, 0, 0.5, 1, 0, 0, nan, 0}};
+  for (const OutputLoss& loss : kOutputLosses)
+    everywhere([&](OpRig& rig) {
+      INFO(name_of(loss));
+      for (const bool training : {true, false}) {
+        const LossResult result = loss_of_outputs(rig, loss, outputs, targets, {}, training);
+        CHECK(result.results.samples == (training ? 2 : 4));
+        CHECK(result.results.nonfinite == 2);
+        CHECK(std::isfinite(result.results.loss_sum) == training);  // a skipped step does not spoil the epoch's loss
+        for (std::size_t i = 0; training && i < 4; ++i) CHECK(std::isfinite(result.dlogits.values[i]));
+      }
+    });
+}

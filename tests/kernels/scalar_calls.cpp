@@ -12,6 +12,23 @@ DeviceTensor upload_plain(OpRig& rig, const HostTensor& tensor) {
   return rig.upload(tensor, rig.plain_full(tensor.shape));
 }
 
+// Runs an op of the loss family.
+LossResult run_loss(OpRig& rig, Op& op, const HostTensor& logits, std::span<const std::byte> targets,
+                    const StepInputs& inputs, bool gradient, const StepResults& before, std::optional<float> scale) {
+  const LossScaler scaler{.scale = scale.value_or(1)};
+  const auto device_scaler = rig.upload_bytes(&scaler, sizeof scaler);
+  const DeviceTensor device_logits = upload_plain(rig, logits), dlogits = rig.poisoned(device_logits.desc);
+  const auto device_targets = rig.upload_bytes(targets.data(), targets.size());
+  const auto step = rig.upload_bytes(&inputs, sizeof inputs);
+  const auto results = rig.upload_bytes(&before, sizeof before);
+  rig.run(op, {device_logits.data(), device_targets->data(), step->data(), gradient ? dlogits.data() : nullptr,
+               results->data(), device_scaler->data()});
+  LossResult result;
+  if (gradient) result.dlogits = rig.download(dlogits);
+  rig.download_bytes(&result.results, *results, sizeof result.results);
+  return result;
+}
+
 }  // namespace
 
 LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std::vector<std::int32_t>& labels,
@@ -19,18 +36,15 @@ LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std
                                  std::optional<float> scale) {
   const auto op = rig.context().make_op(
       SoftmaxCrossEntropy{.batch = logits.shape[0], .classes = logits.shape[1], .scaled = scale.has_value()});
-  const LossScaler scaler{.scale = scale.value_or(1)};
-  const auto device_scaler = rig.upload_bytes(&scaler, sizeof scaler);
-  const DeviceTensor device_logits = upload_plain(rig, logits), dlogits = rig.poisoned(device_logits.desc);
-  const auto device_labels = rig.upload_bytes(labels.data(), labels.size() * sizeof(labels[0]));
-  const auto step = rig.upload_bytes(&inputs, sizeof inputs);
-  const auto results = rig.upload_bytes(&before, sizeof before);
-  rig.run(*op, {device_logits.data(), device_labels->data(), step->data(), gradient ? dlogits.data() : nullptr,
-                results->data(), device_scaler->data()});
-  LossResult result;
-  if (gradient) result.dlogits = rig.download(dlogits);
-  rig.download_bytes(&result.results, *results, sizeof result.results);
-  return result;
+  return run_loss(rig, *op, logits, std::as_bytes(std::span(labels)), inputs, gradient, before, scale);
+}
+
+LossResult loss_of_outputs(OpRig& rig, const OutputLoss& loss, const HostTensor& outputs, const HostTensor& targets,
+                           const StepInputs& inputs, bool gradient, const StepResults& before,
+                           std::optional<float> scale) {
+  const auto op = rig.context().make_op(LossOfOutputs{loss, outputs.shape[0], outputs.shape[1], scale.has_value()});
+  const std::vector<float> floats(targets.values.begin(), targets.values.end());
+  return run_loss(rig, *op, outputs, std::as_bytes(std::span(floats)), inputs, gradient, before, scale);
 }
 
 HostTensor optimizer_update(OpRig& rig, const UpdateKind& kind, HostTensor& weights, const HostTensor& gradients,

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "dp/loss_functions.h"
 #include "dp/optimizer.h"
 #include "kernels/op_rig.h"
 #include "kernels/step_state.h"
@@ -18,6 +19,10 @@ struct LossResult {
 LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std::vector<std::int32_t>& labels,
                                  const kernels::StepInputs& inputs, bool gradient = true,
                                  const kernels::StepResults& before = {}, std::optional<float> scale = {});
+
+LossResult loss_of_outputs(OpRig& rig, const OutputLoss& loss, const HostTensor& outputs, const HostTensor& targets,
+                           const kernels::StepInputs& inputs, bool gradient = true,
+                           const kernels::StepResults& before = {}, std::optional<float> scale = {});
 
 // One update of `weights` and of the slots that `kind` uses. `groups`: as OptimizerUpdate's. Returns the copy of the
 // new weights in the rig's activation type, if that differs from the weights' type. Elements without a copy are NaN.

@@ -169,6 +169,10 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   c.add(SoftmaxCrossEntropy{batch, classes}, {3, 4}, true,
         {random_memory(static_cast<std::size_t>(batch * classes) * 4), labels_memory(batch, 110), step_memory(),
          random_memory(static_cast<std::size_t>(batch * classes) * 4), results_memory()});
+  c.add(LossOfOutputs{MseLoss{}, batch, classes}, {3, 4}, true,
+        {random_memory(static_cast<std::size_t>(batch * classes) * 4),
+         random_memory(static_cast<std::size_t>(batch * classes) * 4), step_memory(),
+         random_memory(static_cast<std::size_t>(batch * classes) * 4), results_memory()});
   const TensorDesc plain{y, DType::f32, plain_cpu_layout(y, DType::f32)},
       wide{y, DType::f64, plain_cpu_layout(y, DType::f64)};
   c.add(Reorder{conv[2], plain}, {1}, true, {floats(conv[2]), floats(plain)});

@@ -42,10 +42,10 @@ TEST_CASE("the weight gradient of a depthwise convolution agrees with the refere
   Random random(23, RandomUse::synthetic);
   const Case cases[] = {
       {{2, 32, 9, 9}, {5, 1, 2}},
-      {{3, 24, 8, 7}, {5, 2, 2}},     // half a block
-      {{2, 37, 6, 6}, {3, 1, 1}},     // one channel beyond the blocks
-      {{2, 16, 3, 3}, {7, 1, 3}},     // no tap is always inside
-      {{2, 20, 14, 13}, {9, 2, 4}},   // more taps than are summed at once
+      {{3, 24, 8, 7}, {5, 2, 2}},    // half a block
+      {{2, 37, 6, 6}, {3, 1, 1}},    // one channel beyond the blocks
+      {{2, 16, 3, 3}, {7, 1, 3}},    // no tap is always inside
+      {{2, 20, 14, 13}, {9, 2, 4}},  // more taps than are summed at once
       {{2, 8, 20, 20}, {13, 1, 6}},
       {{1, 3, 5, 5}, {1, 1, 0}},
       {{2, 16, 12, 11}, {.kernel = {2, 5}, .stride = {2, 1}, .padding = {0, 2}}},
@@ -55,7 +55,8 @@ TEST_CASE("the weight gradient of a depthwise convolution agrees with the refere
   for (const Case& c : cases) {
     const std::int64_t channels = c.x[1];
     const Shape ws{channels, 1, c.window.kernel.h, c.window.kernel.w};
-    const HostTensor x = random_tensor(c.x, random), w = random_tensor(ws, random), b = random_tensor({channels}, random),
+    const HostTensor x = random_tensor(c.x, random), w = random_tensor(ws, random),
+                     b = random_tensor({channels}, random),
                      dy = random_tensor(window_output(c.x, channels, c.window), random);
     OpRig rig(DeviceKind::cpu), oracle(DeviceKind::reference);
     const LayerResult expected = conv2d(oracle, x, w, &b, dy, c.window, false, Layouts::plain);
@@ -94,7 +95,8 @@ TEST_CASE("the weight gradient of a depthwise convolution reads bfloat16 and sum
   const Shape xs{2, 24, 9, 9}, ws{24, 1, 5, 5}, ys = window_output(xs, 24, window);
   OpRig rig(DeviceKind::cpu);
   for (const Tag tag : {Tag::nhwc, Tag::nChw16c}) {
-    const TensorDesc x_desc = of_type(with_tag(xs, tag), DType::bf16), dy_desc = of_type(with_tag(ys, tag), DType::bf16);
+    const TensorDesc x_desc = of_type(with_tag(xs, tag), DType::bf16),
+                     dy_desc = of_type(with_tag(ys, tag), DType::bf16);
     const HostTensor x = rig.download(rig.upload(random_tensor(xs, random), x_desc)),
                      dy = rig.download(rig.upload(random_tensor(ys, random), dy_desc));
     const Gradients low = run(rig, x_desc, dy_desc, any_layout(ws), window, x, dy, 2);
@@ -107,8 +109,8 @@ TEST_CASE("the weight gradient of a depthwise convolution reads bfloat16 and sum
 
 TEST_CASE("the weight gradient of a depthwise convolution refuses other convolutions") {
   const auto made = [](std::int64_t in, std::int64_t out, std::int64_t per_group) {
-    const Conv2dBackwardWeights d{any_layout({2, in, 9, 9}), any_layout({2, out, 9, 9}),
-                                  any_layout({out, per_group, 5, 5}), {5, 1, 2}, false};
+    const Conv2dBackwardWeights d{
+        any_layout({2, in, 9, 9}), any_layout({2, out, 9, 9}), any_layout({out, per_group, 5, 5}), {5, 1, 2}, false};
     return make_depthwise_backward_weights(d, {}) != nullptr;
   };
   CHECK(made(16, 16, 1));
@@ -120,8 +122,9 @@ TEST_CASE("the weight gradient of a depthwise convolution refuses other convolut
 TEST_CASE("plans use our weight gradient of depthwise convolutions where oneDNN multiplies matrices") {
   const auto implementation = [](int kernel, DType type) {
     TensorDesc image = of_type(with_tag({2, 32, 14, 14}, Tag::nChw16c), type);
-    return make_cpu_op(Conv2dBackwardWeights{image, image, any_layout({32, 1, kernel, kernel}), {kernel, 1, kernel / 2}, true},
-                       CpuOpOptions{.bfloat16 = true})
+    return make_cpu_op(
+               Conv2dBackwardWeights{image, image, any_layout({32, 1, kernel, kernel}), {kernel, 1, kernel / 2}, true},
+               CpuOpOptions{.bfloat16 = true})
         ->implementation();
   };
   CHECK(implementation(5, DType::f32) == "own:depthwise");

@@ -11,6 +11,7 @@
 #include "support/failing.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
+#include "train/ink_run.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -89,6 +90,9 @@ TEST_CASE("one step of ddp and of dp on the same global batch are equal to 1e-5 
       CHECK(worst.error <= 1e-5);
       CHECK(worst_error(ddp.state, dp.state).error <= 1e-5);
       CHECK(ddp.stats.samples == dp.stats.samples);
+      CHECK(dp.stats.top5 > 0);
+      CHECK(ddp.stats.top1 == dp.stats.top1);
+      CHECK(ddp.stats.top5 == dp.stats.top5);
       CHECK(ddp.stats.loss_sum == Approx(dp.stats.loss_sum).epsilon(1e-5));
     }
 }
@@ -302,6 +306,23 @@ TEST_CASE("ddp: options for a single process are rejected") {
   refused([](auto& o) { o.split_weights = {1}; }, "one process");
   DataParallel net(model, in_group(on_cpus(1), ProcessGroup::join({})));
   CHECK_THROWS_WITH(net.forward(random_batch(model, 4).images), Catch::Matchers::Contains("train_step"));
+}
+
+TEST_CASE("ddp: a run with targets has the figures of all ranks, those of a run in one process") {
+  const RunSummary one = Trainer(ink_model(), ink(), ink_options()).run();
+  RunSummary summary;
+  all_ranks(2, [&](const auto& group) {
+    TrainerOptions options = ink_options();
+    options.parallel = in_group(options.parallel, group);
+    const RunSummary mine = Trainer(ink_model(), ink(), options).run();
+    if (group->leads()) summary = mine;
+  });
+  REQUIRE(summary.metrics.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    INFO(one.metrics[i].name);
+    CHECK(summary.metrics[i].name == one.metrics[i].name);
+    CHECK(summary.metrics[i].value == Approx(one.metrics[i].value).epsilon(1e-3));
+  }
 }
 
 TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, and is resumed by dp") {

@@ -30,6 +30,11 @@ TrainerOptions options_for(const std::string& name) {
       {"lr-div-factor", {"lr-scheduler", "onecycle"}},
       {"lr-final-div-factor", {"lr-scheduler", "onecycle"}},
       {"amp-dtype", {"amp", true}},
+      {"huber-delta", {"output-loss", "huber"}},
+      {"smooth-l1-beta", {"output-loss", "smooth_l1"}},
+      {"pos-weight", {"output-loss", "bce_with_logits"}},
+      {"focal-alpha", {"output-loss", "focal"}},
+      {"focal-gamma", {"output-loss", "focal"}},
       {"model-ema-decay", {"model-ema", true}},
       {"init-partial", {"init", "weights"}},
       {"micro-batches", {"pipeline-stages", std::int64_t{2}}},
@@ -126,7 +131,7 @@ TEST_CASE("a number outside the range of its option is refused as a text and by 
     const Accepts& accepts = row.accepts;
     if (accepts.kind != Kind::whole && accepts.kind != Kind::number) continue;
     const bool whole = accepts.kind == Kind::whole;
-    const double width = whole ? 1 : 0.5 * accepts.lowest + 1e-4;
+    const double width = whole ? 1 : 0.5 * std::abs(accepts.lowest) + 1e-4;
     for (const double outside : {accepts.lowest - width, 2 * accepts.highest + 1}) {
       INFO(row.name << " " << outside);
       const std::string text = whole ? std::to_string(static_cast<std::int64_t>(outside)) : std::to_string(outside);

@@ -43,11 +43,12 @@ struct TrainState {
   std::int64_t batch_in_epoch = 0;  // batch number of the next step in its epoch
   std::uint64_t seed = 0;
   std::int64_t global_batch = 0;
-  double best_top1 = -1;                  // percent; -1 before the first evaluation
+  double best_top1 = -1;                  // percent; -1 before the first evaluation, and with targets
+  std::optional<double> best_loss{};      // with targets, after the first evaluation
   std::string config;                     // options of the run: a JSON object, or empty
   std::optional<LossScale> loss_scale{};  // with float16 only
   std::int64_t skipped = 0;               // of these steps, skipped because of NaN or Inf
-  std::int64_t since_best = 0;            // evaluations since the one that reached best_top1
+  std::int64_t since_best = 0;            // evaluations since the one that reached best_top1 or best_loss
   std::optional<DataIdentity> data{};     // nullopt in checkpoints of earlier versions
 };
 

@@ -27,8 +27,9 @@ namespace dp {
 // What a model computed for evaluated samples; row r belongs to samples[r].
 struct EvaluatedLogits {
   std::vector<std::int64_t> samples;  // indices in the data set
-  std::vector<std::int32_t> labels;
-  Tensor logits;  // (rows, classes) in host memory, float32 (float64 on reference devices); empty without rows
+  std::vector<std::int32_t> labels;   // class numbers; with DataParallelOptions::output_loss none
+  Tensor logits;     // (rows, classes) in host memory, float32 (float64 on reference devices); empty without rows
+  Tensor targets{};  // with DataParallelOptions::output_loss: (rows, outputs), float32
 };
 
 class DataParallel {
@@ -52,7 +53,7 @@ class DataParallel {
   const Tensor& predict(const Tensor& images);  // evaluation-mode forward
 
   // --- the fused step ----------------------------------------------------------------------------------------
-  // One optimizer step on a global batch: mean cross-entropy, its gradient, update, broadcast. With several ranks,
+  // One optimizer step on a global batch: mean loss, its gradient, update, broadcast. With several ranks,
   // `batch` is this rank's part of the global batch. With OnNonfinite::abort, Error(nonfinite) names step and device.
   // The state of an optimizer begins at zero; a step with another optimizer discards it. Error(usage) for options out
   // of range. After any other exception, destroy the object.

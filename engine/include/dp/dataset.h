@@ -34,12 +34,16 @@ struct Augmentation {
 class Dataset {
  public:
   virtual ~Dataset() = default;
-  virtual std::int64_t size() const = 0;  // number of samples
-  virtual Shape image_shape() const = 0;  // (C,H,W)
-  virtual std::int64_t classes() const = 0;
+  virtual std::int64_t size() const = 0;                               // number of samples
+  virtual Shape image_shape() const = 0;                               // (C,H,W)
+  virtual std::int64_t classes() const = 0;                            // or the number of targets of a sample
   virtual std::vector<std::string> class_names() const { return {}; }  // of every class, or none
   virtual const Normalization& normalization() const = 0;
-  virtual std::int32_t label(std::int64_t index) const = 0;  // 0 .. classes-1
+  virtual std::int32_t label(std::int64_t index) const = 0;  // 0 .. classes-1; with targets 0
+  // Whether samples have targets instead of class numbers, for DataParallelOptions::output_loss; and the targets of a
+  // sample: out.size() is classes().
+  virtual bool has_targets() const { return false; }
+  virtual void targets(std::int64_t /*index*/, std::span<float> /*out*/) const {}
   // Writes the C*H*W bytes of an image, plane after plane; out.size() is C*H*W. `random` is null, or the random stream
   // of this sample in this epoch. Only a data set that varies its images while reading draws from it.
   virtual void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const = 0;
@@ -78,7 +82,7 @@ struct ImageSet {
 std::shared_ptr<const ImageSet> read_images(const Dataset& dataset, int threads = 1);
 
 // The same data set, but an image whose read() throws Error(data) is replaced by the next readable image of its class,
-// in the order of the data set; read() throws if there is none.
+// in the order of the data set; read() throws if there is none. Error(usage) for a data set with targets.
 std::shared_ptr<const Dataset> replace_bad_images(std::shared_ptr<const Dataset> dataset);
 struct ImageCheck {
   std::vector<std::string> faults;  // of the images that cannot be read, with their paths, in the order of the data set
@@ -134,6 +138,11 @@ std::shared_ptr<const Dataset> image_folder_train(const std::string& folder, std
 // with a slash. Classes are sorted by name, or by value if all are whole numbers. Errors as above, with file and line.
 DatasetPair image_list(const std::string& folder, std::int64_t side = 224);
 std::shared_ptr<const Dataset> image_list_train(const std::string& folder, std::int64_t side = 224);
+
+// The same files with targets instead of a class: a line path,number,... for each image, for losses of outputs
+// (DataParallelOptions::output_loss). All images have as many targets. A first line without numbers has names.
+DatasetPair image_targets(const std::string& folder, std::int64_t side = 224);
+std::shared_ptr<const Dataset> image_targets_train(const std::string& folder, std::int64_t side = 224);
 
 // Random bytes and labels from (seed, index), computed on reading.
 DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t train, std::int64_t test,

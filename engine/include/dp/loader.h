@@ -26,6 +26,7 @@ struct Batch {
   Tensor samples;           // (B) int64: indices in the dataset; part of dropout's random key
   std::int64_t global = 0;  // samples of all ranks' parts; 0: this is the whole batch
   DeviceImages resident{};  // device-resident data set, indexed by `samples`
+  Tensor targets{};         // (B,N) float32, of the N outputs, for DataParallelOptions::output_loss
 
   std::int64_t size() const {
     const Tensor& rows = resident.set ? samples : images;

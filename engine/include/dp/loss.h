@@ -1,6 +1,7 @@
-// The loss for programs that call forward(), backward() and step() themselves.
+// Losses for programs that call forward(), backward() and step() themselves. They are computed on the host.
 #pragma once
 
+#include "dp/loss_functions.h"
 #include "dp/tensor.h"
 
 namespace dp {
@@ -11,7 +12,11 @@ struct Loss {
 };
 
 // Mean softmax cross-entropy of logits (B, classes) with int32 labels (B), as torch.nn.functional.cross_entropy.
-// Computed on the host. Error(usage) for wrong shapes, types or labels.
+// Error(usage) for wrong shapes, types or labels.
 Loss cross_entropy(const Tensor& logits, const Tensor& labels, float label_smoothing = 0);
+
+// Mean over the elements of the loss of outputs (B, N) with float32 targets (B, N): output_loss(MseLoss{}, y, t) is
+// torch.nn.MSELoss()(y, t). Error(usage) for wrong shapes, types or parameters of the loss.
+Loss output_loss(const OutputLoss& loss, const Tensor& outputs, const Tensor& targets);
 
 }  // namespace dp

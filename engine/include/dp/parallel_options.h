@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dp/device.h"
+#include "dp/loss_functions.h"
 #include "dp/loss_scale.h"
 #include "dp/optimizer.h"
 #include "dp/tensor.h"
@@ -156,7 +157,10 @@ struct DataParallelOptions {
   Amp amp = Amp::off;
   LossScaleOptions loss_scale{};  // with Amp::float16
   bool dropout = true;
-  float label_smoothing = 0;               // in [0, 1), of the training loss; evaluate() has none
+  float label_smoothing = 0;  // in [0, 1), of the training loss; evaluate() has none
+  // The loss of outputs that have targets of their own, e.g. MseLoss{} or BceWithLogitsLoss{}; batches then have
+  // targets instead of labels. Empty: cross-entropy of class numbers.
+  std::optional<OutputLoss> output_loss{};
   int grad_accum_steps = 1;                // micro-batches per optimizer step
   std::optional<double> clip_grad_norm{};  // maximum L2 norm of the whole gradient
   OnNonfinite on_nonfinite = OnNonfinite::abort;

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -12,8 +13,9 @@ namespace dp {
 struct Stats {
   double loss_sum = 0;
   std::int64_t samples = 0;
-  std::int64_t top1 = 0;  // samples whose label has the largest logit
-  std::int64_t top5 = 0;  // samples whose label is among the five largest logits
+  std::int64_t top1 = 0;   // samples whose label has the largest logit
+  std::int64_t top5 = 0;   // samples whose label is among the five largest logits
+  bool has_labels = true;  // false: the samples have targets, and the accuracies are NaN
   // Optimizer steps skipped because of NaN or infinity, including overflows of the scaled gradient.
   std::int64_t skipped = 0;
   // L2 norm of the last step's gradient before clipping; only with clipping, skipping or loss scaling.
@@ -21,11 +23,23 @@ struct Stats {
   std::optional<float> loss_scale{};  // of the next step, with float16
 
   double loss() const { return samples ? plain(loss_sum / static_cast<double>(samples)) : 0; }
-  double accuracy1() const { return samples ? 100.0 * static_cast<double>(top1) / static_cast<double>(samples) : 0; }
-  double accuracy5() const { return samples ? 100.0 * static_cast<double>(top5) / static_cast<double>(samples) : 0; }
+  double accuracy1() const { return percent(top1); }
+  double accuracy5() const { return percent(top5); }
 
   // NaN without a sign, which would be printed.
   static double plain(double value) { return std::isnan(value) ? std::abs(value) : value; }
+
+ private:
+  double percent(std::int64_t count) const {
+    if (!has_labels) return std::numeric_limits<double>::quiet_NaN();
+    return samples ? 100.0 * static_cast<double>(count) / static_cast<double>(samples) : 0;
+  }
+};
+
+// A figure of an evaluation: "mae", 0.25.
+struct Metric {
+  std::string name;
+  double value = 0;
 };
 
 // Seconds of a replica's training steps since the last take_phase_times(). Each phase counts all time in which it

@@ -58,7 +58,8 @@ struct TrainerOptions {
   bool dry_run = false;         // one training and one evaluation batch, no run folder
   int print_freq = 10;          // steps between on_step calls; 0: only after the last of an epoch
   std::int64_t eval_every = 1;  // epochs between evaluations; the last epoch is always evaluated. 0: no evaluation
-  std::int64_t patience = 0;    // end the run after this many evaluations without a better top-1; 0: never
+  std::int64_t patience =
+      0;  // end the run after this many evaluations without a better one (EvalReport::best); 0: never
   // Further options to record in the run's config, by name: those of the program. A resumed run gets them back from
   // recorded_options().
   std::vector<std::pair<std::string, OptionValue>> record{};
@@ -96,7 +97,8 @@ struct EvalReport {
   double seconds = 0;
   bool average = false;  // evaluated the moving average instead of the weights
   bool alone = false;    // by Trainer::evaluate(), not within a training run
-  bool best = false;     // highest top-1 so far; with a moving average: its top-1
+  bool best = false;     // highest top-1 so far; with targets: lowest loss; with a moving average: its top-1 or loss
+  std::vector<Metric> metrics{};  // of data sets with targets: mae, rmse, r2, or f1, map
 };
 
 // The end of an epoch, or of a part of one at the end of a run.
@@ -129,6 +131,7 @@ struct RunSummary {
   double seconds_train = 0;                                  // including the earlier parts of a resumed run
   double images_per_second = 0;                              // since the run was started or resumed
   double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;  // NaN: not available
+  std::vector<Metric> metrics{};                             // of the last evaluation, for data sets with targets
   std::string weights_sha256, checkpoint;
   bool interrupted = false;       // by a stop or an error, before the run was complete
   std::string end = "complete";   // or "interrupted", "early: " and the reason, "error: " and the message

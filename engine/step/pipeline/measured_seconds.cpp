@@ -35,11 +35,14 @@ double measured_seconds(const ModelSetup& setup, const Model& part, const Plan& 
   const ParameterTable table(part, plan.parameter_layouts(), context->compute_type());
   const bool first = !plan.options().input;
   Replica replica(part, std::move(context), table, norms,
-                  {.stage = first ? 0 : 1, .shards = setup.shards(), .scales_loss = setup.scales_loss()});
+                  {.stage = first ? 0 : 1,
+                   .shards = setup.shards(),
+                   .scales_loss = setup.scales_loss(),
+                   .target_bytes = setup.target_bytes()});
   const Plan& own = replica.runner.plan(plan.options());
 
   const std::vector<float> images(static_cast<std::size_t>(kMeasuredRows * setup.model.input().numel()));
-  const std::vector<std::int32_t> labels(kMeasuredRows);
+  const std::vector<std::byte> labels(static_cast<std::size_t>(kMeasuredRows) * setup.target_bytes());
   std::vector<std::int64_t> samples(kMeasuredRows);
   std::iota(samples.begin(), samples.end(), 0);
   replica.arenas.upload_step_inputs({});

@@ -156,7 +156,7 @@ std::string scalar_event(double wall_time, std::int64_t step, const Scalars& sca
 }
 
 Scalars scalars_of(const nlohmann::ordered_json& record) {
-  static constexpr std::array<std::pair<const char*, const char*>, 9> kNames{
+  static constexpr std::array<std::pair<const char*, const char*>, 14> kNames{
       {{"loss", "loss"},
        {"top1", "acc1"},
        {"top5", "acc5"},
@@ -165,7 +165,12 @@ Scalars scalars_of(const nlohmann::ordered_json& record) {
        {"loading_share", "loading_share"},
        {"grad_norm", "grad_norm"},
        {"loss_scale", "loss_scale"},
-       {"seconds", "seconds"}}};
+       {"seconds", "seconds"},
+       {"mae", "mae"},
+       {"rmse", "rmse"},
+       {"r2", "r2"},
+       {"f1", "f1"},
+       {"map", "map"}}};
   const std::string kind = record.value("kind", "");
   const std::string part = kind == "train"                  ? "Train/"
                            : kind != "eval"                 ? ""

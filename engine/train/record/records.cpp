@@ -17,6 +17,7 @@ void add(Stats& sum, const Stats& more) {
   sum.samples += more.samples;
   sum.top1 += more.top1;
   sum.top5 += more.top5;
+  sum.has_labels = more.has_labels;
   sum.skipped += more.skipped;
   if (more.samples > 0 || more.skipped > 0) sum.grad_norm = more.grad_norm;  // without a step there is no gradient
   sum.loss_scale = more.loss_scale;
@@ -43,8 +44,10 @@ nlohmann::ordered_json to_record(const StepReport& report) {
   json["step"] = report.step;
   json["lr"] = report.lr;
   json["loss"] = report.recent.loss();
-  json["top1"] = report.recent.accuracy1();
-  json["top5"] = report.recent.accuracy5();
+  if (report.recent.has_labels) {
+    json["top1"] = report.recent.accuracy1();
+    json["top5"] = report.recent.accuracy5();
+  }
   json["images_per_second"] = report.images_per_second;
   json["loading_share"] = report.loading_share;
   json["seconds_train"] = report.seconds_train;
@@ -66,8 +69,11 @@ nlohmann::ordered_json to_record(const EvalReport& report) {
   json["epoch"] = report.epoch;
   json["step"] = report.step;
   json["loss"] = report.stats.loss();
-  json["top1"] = report.stats.accuracy1();
-  json["top5"] = report.stats.accuracy5();
+  if (report.stats.has_labels) {
+    json["top1"] = report.stats.accuracy1();
+    json["top5"] = report.stats.accuracy5();
+  }
+  for (const Metric& metric : report.metrics) json[metric.name] = metric.value;
   json["seconds"] = report.seconds;
   json["average"] = report.average;
   json["best"] = report.best;
@@ -95,7 +101,8 @@ namespace {
 
 constexpr std::array kColumns{
     "kind",          "epoch",     "step",    "lr",         "loss",    "top1",    "top5", "images_per_second",
-    "loading_share", "grad_norm", "skipped", "loss_scale", "seconds", "average", "best"};
+    "loading_share", "grad_norm", "skipped", "loss_scale", "seconds", "average", "best", "mae",
+    "rmse",          "r2",        "f1",      "map"};
 
 std::string cell(const nlohmann::ordered_json& record, const char* column) {
   const auto at = record.find(column);
@@ -150,6 +157,7 @@ std::string to_json(const RunSummary& summary) {
   json["test_loss"] = summary.test_loss;
   json["top1"] = summary.top1;
   json["top5"] = summary.top5;
+  for (const Metric& metric : summary.metrics) json[metric.name] = metric.value;
   json["weights_sha256"] = summary.weights_sha256;
   json["checkpoint"] = summary.checkpoint;
   json["interrupted"] = summary.interrupted;

@@ -118,15 +118,22 @@ OrderedJson results_of(const Run& run) {
   };
   const double margin = accuracy_margin(run);
   const std::string end = word(run.summary, "end");
-  return {{"Acc@1 (%)", shown(last_test(run, "top1"), "{:.2f}") + (margin > 0 ? fmt::format(" ±{:.2f}", margin) : "")},
-          {"Acc@5 (%)", shown(last_test(run, "top5"), "{:.2f}")},
-          {"test loss", shown(last_test(run, "loss"), "{:.4g}")},
-          {"train loss", of_summary("train_loss", "{:.4g}", "loss")},
-          {"epochs", of_summary("epochs", "{:.0f}")},
-          {"steps", of_summary("steps", "{:.0f}", "step")},
-          {"images/s", of_summary("images_per_second", "{:.0f}")},
-          {"training time (s)", of_summary("seconds_train", "{:.1f}", "seconds_train")},
-          {"end", end.empty() ? "-" : end}};
+  OrderedJson results;
+  for (const auto& [field, name] :
+       {std::pair("mae", "MAE"), {"rmse", "RMSE"}, {"r2", "R2"}, {"f1", "F1"}, {"map", "mAP"}})
+    if (const double value = last_test(run, field); std::isfinite(value)) results[name] = shown(value, "{:.4g}");
+  if (results.empty())
+    results = {
+        {"Acc@1 (%)", shown(last_test(run, "top1"), "{:.2f}") + (margin > 0 ? fmt::format(" ±{:.2f}", margin) : "")},
+        {"Acc@5 (%)", shown(last_test(run, "top5"), "{:.2f}")}};
+  results.update(OrderedJson{{"test loss", shown(last_test(run, "loss"), "{:.4g}")},
+                             {"train loss", of_summary("train_loss", "{:.4g}", "loss")},
+                             {"epochs", of_summary("epochs", "{:.0f}")},
+                             {"steps", of_summary("steps", "{:.0f}", "step")},
+                             {"images/s", of_summary("images_per_second", "{:.0f}")},
+                             {"training time (s)", of_summary("seconds_train", "{:.1f}", "seconds_train")},
+                             {"end", end.empty() ? "-" : end}});
+  return results;
 }
 
 // Why figures of this run should be read with care.

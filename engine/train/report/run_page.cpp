@@ -11,7 +11,7 @@ namespace dp {
 void RunPage::store_logits(DataParallel& net, Loader& test, const TrainerOptions& options) {
   constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // on all devices
   const std::int64_t classes = net.model().output().numel(), batches = test.batches_per_epoch();
-  predicts_ = classes <= kMostClasses && classes == test.dataset().classes() &&
+  predicts_ = !test.dataset().has_targets() && classes <= kMostClasses && classes == test.dataset().classes() &&
               batches * eval_batch_size(options) * classes <= kMostBytes / static_cast<std::int64_t>(sizeof(float));
   if (predicts_) net.store_logits(batches, std::ranges::max(test.batch_sizes()));
 }

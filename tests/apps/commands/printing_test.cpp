@@ -50,6 +50,7 @@ TEST_CASE("the lists of models and of data sets are tables") {
         "cifar100       (3, 32, 32)        100      30  resnet18       \n"
         "imagefolder    (3, 224, 224)     1000      90  resnet18       a class per folder\n"
         "imagelist      (3, 224, 224)     1000      90  resnet18       CSV files of paths and classes\n"
+        "imagetargets   (3, 224, 224)        1      90  resnet18       CSV files of paths and numbers\n"
         "synthetic      (1, 28, 28)         10       1  mnist_convnet  random bytes\n");
 }
 

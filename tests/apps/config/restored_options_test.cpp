@@ -33,6 +33,7 @@ class Place {
   Place() {
     fs::create_directory(temp_ / "digits");
     write_tiny_mnist(temp_ / "digits");
+    write_targets(temp_ / "targets");
   }
   std::string path(const std::string& name) const { return temp_ / name; }
 
@@ -66,8 +67,10 @@ void check_rows_restored(const std::vector<OptionRow>& rows, std::size_t part, s
     };
     if (has("@") || row.code != 0 || row.base_code != 0 || !row.variables.empty()) continue;  // needs other files
     if (has("--cpu") || has("--replicas-per-device") || has("--engine") || has("--max-steps")) continue;
-    const bool own_data = row.setting == Setting::residual || row.setting == Setting::synthetic;
-    place.check_restored(merged(own_data ? setting_words(row.setting) : kBase, merged(row.also, row.arguments)));
+    Words base = kBase;
+    if (row.setting == Setting::residual || row.setting == Setting::synthetic) base = setting_words(row.setting);
+    if (row.setting == Setting::targets) base = merged(setting_words(row.setting), {"--data-path", "targets"});
+    place.check_restored(merged(base, merged(row.also, row.arguments)));
   }
 }
 

@@ -32,6 +32,7 @@ enum class Setting {
   residual,   // batch normalisation
   synthetic,  // images of any shape
   crops,      // augmented images
+  targets,    // with two targets each, 2 steps
 };
 
 enum class Weights { same, other };
@@ -67,6 +68,8 @@ struct AloneRow {
 std::vector<AloneRow> alone_rows();
 
 Words setting_words(Setting setting);
+// Makes a folder for Setting::targets: eight images with two targets each, 0 or 1.
+void write_targets(const std::string& folder);
 // Appends `more` to `words`. An option in both keeps its place and takes the value from `more`.
 Words merged(Words words, const Words& more);
 

@@ -8,6 +8,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <utility>
@@ -52,6 +54,7 @@ class Data {
     const auto at = word.find("@/");
     if (at == std::string::npos) return word;
     if (word.find("@/crops") == at && !std::exchange(crops_, true)) write_cifar(temp_ / "crops");
+    if (word.find("@/targets") == at && !std::exchange(targets_, true)) write_targets(temp_ / "targets");
     if (word.find("@/seven") == at && !std::exchange(seven_, true)) {
       const Words words{"--seed", "7", "--output-dir", "@/seven"};
       REQUIRE(run_dp_train(resolved(merged(setting_words(Setting::mlp), words)), temp_.path()).code == 0);
@@ -65,7 +68,7 @@ class Data {
 
  private:
   const TemporaryFolder temp_;
-  bool crops_ = false, seven_ = false;
+  bool crops_ = false, seven_ = false, targets_ = false;
 };
 
 Data& data() {
@@ -144,6 +147,18 @@ std::int64_t Ran::lines(const std::string& kind) const {
   return std::count_if(metrics.begin(), metrics.end(), [&](const auto& line) { return line["kind"] == kind; });
 }
 
+void write_targets(const std::string& folder) {
+  fs::create_directory(folder);
+  std::string list;
+  for (int i = 0; i < 8; ++i) {
+    std::ifstream image(std::string(DP_IMAGE_CORPUS "/") + (i % 2 == 0 ? "jpeg_420" : "jpeg_422"), std::ios::binary);
+    const std::string name = std::to_string(i) + ".jpg";
+    write_text(folder + "/" + name, {std::istreambuf_iterator<char>(image), {}});
+    list += name + "," + std::to_string(i % 2) + "," + std::to_string(i / 4) + "\n";
+  }
+  for (const char* part : {"/train.csv", "/val.csv"}) write_text(folder + part, list);
+}
+
 Words setting_words(Setting setting) {
   const auto on = [](const Words& words) {
     return words + Words{"--cpu", "2", "--threads-per-replica", "1", "-j", "1"};
@@ -160,6 +175,9 @@ Words setting_words(Setting setting) {
                                   "--max-steps", "1"});
     case Setting::synthetic:
       return on(synthetic + Words{"1,6,6", "--classes", "10", "--images", "40", "--model", "mlp", "-b", "16"});
+    case Setting::targets:
+      return on({"--dataset", "imagetargets", "--data-path", "@/targets", "--output-loss", "huber", "--model", "mlp",
+                 "--image-size", "8", "-b", "4", "--epochs", "1", "--lr", "0.01"});
     case Setting::crops: break;
   }
   return on({"--dataset", "cifar10", "--data-path", "@/crops", "--model", "mlp", "-b", "16", "--max-steps", "1",

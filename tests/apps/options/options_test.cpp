@@ -109,8 +109,8 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
   [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, split_weights, bucket_bytes,
                          threads_per_replica, pin_threads, hurried, seed, deterministic, exact_convolutions, tf32,
                          autotune, graphs, logical_shards, pipeline, batch_norm, fold_norms, parameter_groups, amp,
-                         loss_scale, dropout, label_smoothing, grad_accum_steps, clip_grad_norm, on_nonfinite,
-                         ema_decay, check_replicas, timeout_seconds, trace_first, trace_steps] =
+                         loss_scale, dropout, label_smoothing, output_loss, grad_accum_steps, clip_grad_norm,
+                         on_nonfinite, ema_decay, check_replicas, timeout_seconds, trace_first, trace_steps] =
       dp::DataParallelOptions{};
   [[maybe_unused]] auto [stages, micro_batches, pipeline_schedule, cuts, measured, recompute] = dp::PipelineOptions{};
   const std::set<std::string> tested = options_tested();
@@ -170,6 +170,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--amp",
                              "--no-dropout",
                              "--label-smoothing",
+                             "--output-loss",
                              "--grad-accum-steps",
                              "--clip-grad-norm",
                              "--on-nonfinite",

@@ -298,11 +298,11 @@ TEST_CASE("replica: buffers that are freed no longer count") {
   const std::vector<std::size_t> before = numbers(replica->device.memory_use());
   const std::uint64_t allocations = replica->device.allocations();
   {
-    LogitsStore store(*replica, 3, 40);
+    LogitsStore store(*replica, 3, 40, sizeof(std::int32_t));
     CHECK(replica->device.memory_use().other == before[7] + 120);
     CHECK(replica->device.allocations() == allocations + 1);
   }
-  { LogitsStore empty(*replica, 0, 40); }
+  { LogitsStore empty(*replica, 0, 40, sizeof(std::int32_t)); }
   CHECK(numbers(replica->device.memory_use()) == before);
   replica->device.add_bytes(100, &MemoryUse::average);
   CHECK(replica->device.memory_use().average == 100);

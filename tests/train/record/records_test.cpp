@@ -106,10 +106,10 @@ TEST_CASE("every phase of every replica is added up") {
 TEST_CASE("metrics.csv and the scalars have each number under its name") {
   CHECK(csv_header() ==
         "kind,epoch,step,lr,loss,top1,top5,images_per_second,loading_share,grad_norm,skipped,loss_scale,seconds,"
-        "average,best\n");
+        "average,best,mae,rmse,r2,f1,map\n");
   const Json step = to_record(step_report()), evaluation = to_record(eval_report());
-  CHECK(csv_row(step) == "train,2,17,0.125,1.5,25.0,75.0,512.0,0.25,1.5,5,1024.0,,,\n");
-  CHECK(csv_row(evaluation) == "eval,2,17,,1.5,25.0,75.0,,,,,,0.5,true,true\n");
+  CHECK(csv_row(step) == "train,2,17,0.125,1.5,25.0,75.0,512.0,0.25,1.5,5,1024.0,,,,,,,,\n");
+  CHECK(csv_row(evaluation) == "eval,2,17,,1.5,25.0,75.0,,,,,,0.5,true,true,,,,,\n");
   CHECK(csv_row(Json{{"step", 7}}).empty());
   CHECK(scalars_of(step) == Scalars{{"Train/loss", 1.5},
                                     {"Train/acc1", 25},

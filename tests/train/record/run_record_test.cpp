@@ -100,9 +100,9 @@ TEST_CASE("metrics.csv has the records of metrics.jsonl as rows, also after a re
 TEST_CASE("a cell of metrics.csv is empty if its record has no such number") {
   using Record = nlohmann::ordered_json;
   const std::string row = csv_row(Record{{"kind", "eval"}, {"step", 7}, {"loss", NAN}, {"top1", 12.5}, {"best", true}});
-  CHECK(row == "eval,,7,,,12.5,,,,,,,,,true\n");
+  CHECK(row == "eval,,7,,,12.5,,,,,,,,,true,,,,,\n");
   CHECK(csv_row(Record{{"kind", "resumed"}, {"step", 7}}).empty());
-  CHECK(csv_table("{\"kind\":\"train\",\"step\":1}\nnot json\n") == csv_header() + "train,,1,,,,,,,,,,,,\n");
+  CHECK(csv_table("{\"kind\":\"train\",\"step\":1}\nnot json\n") == csv_header() + "train,,1,,,,,,,,,,,,,,,,,\n");
 }
 
 }  // namespace

@@ -87,6 +87,21 @@ TEST_CASE("the results have the summary, the last evaluation and the margin of i
              {"end", "complete"}});
 }
 
+TEST_CASE("with targets the results have the metrics of the last evaluation in place of accuracies") {
+  const std::string lines = R"({"kind":"eval","step":9,"loss":0.5,"mae":1.5,"rmse":2.25,"r2":0.75})"
+                            "\n"
+                            R"({"kind":"eval","step":18,"loss":0.25,"mae":1,"rmse":1.5,"r2":0.875})"
+                            "\n";
+  const Json results = run_of({lines, "", "", ""}).at("results");
+  CHECK(results.at("MAE") == "1");
+  CHECK(results.at("RMSE") == "1.5");
+  CHECK(results.at("R2") == "0.875");
+  CHECK(results.at("test loss") == "0.25");
+  CHECK(results.begin().key() == "MAE");
+  CHECK_FALSE(results.contains("Acc@1 (%)"));
+  CHECK_FALSE(results.contains("mAP"));
+}
+
 TEST_CASE("without a summary the results are those of the last lines, and with an average its own") {
   const std::string line =
       R"({"kind":"train","epoch":1,"step":9,"loss":1.5,"images_per_second":50,"seconds_train":2.5})"

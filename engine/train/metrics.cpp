@@ -1,0 +1,128 @@
+#include "engine/train/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numeric>
+#include <optional>
+#include <string>
+
+#include "dp/process_group.h"
+
+namespace dp {
+namespace {
+
+double output_at(const Tensor& outputs, std::int64_t i) {
+  return outputs.dtype() == DType::f64 ? outputs.data<double>()[i] : static_cast<double>(outputs.data<float>()[i]);
+}
+
+bool is_positive(double target) { return target > 0.5; }
+
+// Of one output, over the samples.
+struct Sums {
+  double samples = 0, absolute = 0, square = 0, target = 0, target_square = 0;
+  double hits = 0, predicted = 0, positive = 0;  // decisions: both, found positive, positive in truth
+
+  void add(double output, double of_target) {
+    const double away = output - of_target;
+    samples += 1, absolute += std::abs(away), square += away * away;
+    target += of_target, target_square += of_target * of_target;
+    hits += output > 0 && is_positive(of_target), predicted += output > 0, positive += is_positive(of_target);
+  }
+  void add(const Sums& more) {
+    samples += more.samples, absolute += more.absolute, square += more.square;
+    target += more.target, target_square += more.target_square;
+    hits += more.hits, predicted += more.predicted, positive += more.positive;
+  }
+};
+
+std::vector<Sums> sums_of(const EvaluatedLogits& evaluated) {
+  if (evaluated.targets.empty()) return {};
+  const std::int64_t outputs = evaluated.targets.shape()[1];
+  std::vector<Sums> sums(static_cast<std::size_t>(outputs));
+  for (std::int64_t i = 0; i < evaluated.targets.numel(); ++i)
+    sums[static_cast<std::size_t>(i % outputs)].add(output_at(evaluated.logits, i),
+                                                    static_cast<double>(evaluated.targets.data<float>()[i]));
+  return sums;
+}
+
+// Adds the sums of all ranks. A rank without samples has none of its own.
+std::vector<Sums> of_all_ranks(const std::vector<Sums>& own, std::size_t outputs, ProcessGroup& group) {
+  constexpr std::size_t kAtOnce = 500;  // an exchange has at most 64 KiB
+  std::vector<Sums> all(outputs);
+  for (std::size_t begin = 0; begin < outputs; begin += kAtOnce) {
+    const std::size_t count = std::min(kAtOnce, outputs - begin);
+    std::string bytes(own.empty() ? 0 : count * sizeof(Sums), '\0');
+    if (!own.empty()) std::memcpy(bytes.data(), &own[begin], bytes.size());
+    for (const std::string& part : group.exchange(bytes))
+      for (std::size_t i = 0; i < part.size() / sizeof(Sums); ++i) {
+        Sums one;
+        std::memcpy(&one, part.data() + i * sizeof(Sums), sizeof(Sums));
+        all[begin + i].add(one);
+      }
+  }
+  return all;
+}
+
+// The area under the curve of precision over recall, as a sum over the thresholds at which recall grows. Samples with
+// equal outputs share a threshold. None without a positive target.
+std::optional<double> average_precision(const EvaluatedLogits& evaluated, std::int64_t output) {
+  const std::int64_t samples = evaluated.targets.shape()[0], outputs = evaluated.targets.shape()[1];
+  const auto score = [&](std::int64_t n) { return output_at(evaluated.logits, n * outputs + output); };
+  std::vector<std::int64_t> order(static_cast<std::size_t>(samples));
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, [&](std::int64_t a, std::int64_t b) { return score(a) > score(b); });
+  double hits = 0, recalled = 0, area = 0;  // area: not yet divided by the number of positive targets
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    hits += is_positive(static_cast<double>(evaluated.targets.data<float>()[order[i] * outputs + output]));
+    if (i + 1 < order.size() && score(order[i + 1]) == score(order[i])) continue;
+    area += (hits - recalled) * hits / static_cast<double>(i + 1);
+    recalled = hits;
+  }
+  return hits > 0 ? std::optional(area / hits) : std::nullopt;
+}
+
+// The mean of what is there.
+class Mean {
+ public:
+  void add(double value) { sum_ += value, ++count_; }
+  std::optional<double> value() const { return count_ > 0 ? std::optional(sum_ / count_) : std::nullopt; }
+
+ private:
+  double sum_ = 0;
+  int count_ = 0;
+};
+
+}  // namespace
+
+std::vector<Metric> metrics_of(const EvaluatedLogits& evaluated, const OutputLoss& loss, std::int64_t samples,
+                               std::int64_t outputs, ProcessGroup* group) {
+  std::vector<Sums> sums = sums_of(evaluated);
+  if (group != nullptr) sums = of_all_ranks(sums, static_cast<std::size_t>(outputs), *group);
+  std::vector<Metric> metrics;
+  const auto add = [&](const char* name, const std::optional<double>& value) {
+    if (value) metrics.push_back({name, Stats::plain(*value)});
+  };
+  Sums all;
+  for (const Sums& one : sums) all.add(one);
+  if (sums.empty() || sums.front().samples != static_cast<double>(samples)) return metrics;
+  if (std::holds_alternative<BceWithLogitsLoss>(loss) || std::holds_alternative<FocalLoss>(loss)) {
+    if (all.positive > 0) add("f1", 2 * all.hits / (all.predicted + all.positive));
+    Mean precision;
+    for (std::size_t i = 0; i < sums.size() && group == nullptr; ++i)
+      if (const auto one = average_precision(evaluated, static_cast<std::int64_t>(i))) precision.add(*one);
+    add("map", precision.value());
+    return metrics;
+  }
+  add("mae", all.absolute / all.samples);
+  add("rmse", std::sqrt(all.square / all.samples));
+  Mean determination;
+  for (const Sums& one : sums) {
+    const double spread = one.target_square - one.target * one.target / one.samples;
+    if (spread > 1e-12 * one.target_square) determination.add(1 - one.square / spread);
+  }
+  add("r2", determination.value());
+  return metrics;
+}
+
+}  // namespace dp

@@ -1,0 +1,19 @@
+// Figures of an evaluation with targets. For numbers: the mean absolute error, the root of the mean square error, and
+// the coefficient of determination R2 (1: exact; 0: as good as the mean of the targets), the mean over the outputs. For
+// classes that do not exclude each other (BceWithLogitsLoss, FocalLoss): the F1 score of all decisions at a probability
+// of a half, and the mean average precision over the classes.
+#pragma once
+
+#include <vector>
+
+#include "dp/data_parallel.h"
+
+namespace dp {
+
+// mae, rmse and r2, or f1 and map. A figure that is not defined is left out: r2 if no output's targets differ, f1 and
+// map without a positive target. With a process group, over all ranks, without map; every rank calls this. `samples`:
+// of the whole evaluation; if the outputs of some are missing, there are no figures. `outputs`: of a sample.
+std::vector<Metric> metrics_of(const EvaluatedLogits& evaluated, const OutputLoss& loss, std::int64_t samples,
+                               std::int64_t outputs, ProcessGroup* group);
+
+}  // namespace dp

@@ -1,0 +1,198 @@
+// Losses of outputs with targets of their own: the engine against the losses on the host, on every kind of device.
+#include <cstring>
+#include <functional>
+
+#include "dp/error.h"
+#include "support/catch.h"
+#include "support/tested_kinds.h"
+#include "support/training.h"
+
+using namespace dp;
+using namespace dp::test;
+
+namespace {
+
+Batch targeted_batch(const Model& model, std::int64_t rows, std::uint64_t seed = 1) {
+  Batch batch = random_batch(model, rows, seed);
+  batch.labels = {};
+  batch.targets = Tensor(model.output().prepended(rows));
+  Random random(seed + 100, RandomUse::synthetic);
+  for (float& target : batch.targets.span<float>()) target = random.uniform(0, 1);
+  return batch;
+}
+
+DataParallelOptions on(DeviceKind kind, int replicas, const OutputLoss& loss) {
+  DataParallelOptions options = on_cpus(replicas);
+  options.devices.assign(static_cast<std::size_t>(replicas), Device{kind, 0});
+  options.deterministic = true;
+  options.output_loss = loss;
+  return options;
+}
+
+const Sgd kSgd{.lr = 0.1f, .momentum = 0.9f};
+
+std::vector<NamedTensor> trained(const Model& model, const DataParallelOptions& options) {
+  DataParallel net(model, options);
+  for (std::uint64_t step = 0; step < 3; ++step) net.train_step(targeted_batch(model, 13, step), kSgd);
+  return net.weights();
+}
+
+void check_bits(const std::vector<NamedTensor>& a, const std::vector<NamedTensor>& b) {
+  REQUIRE(a.size() == b.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    INFO(a[i].first);
+    REQUIRE(a[i].second.bytes() == b[i].second.bytes());
+    CHECK(std::memcmp(a[i].second.raw(), b[i].second.raw(), a[i].second.bytes()) == 0);
+  }
+}
+
+std::string refusal(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::usage);
+    return error.what();
+  }
+  return "accepted";
+}
+
+}  // namespace
+
+TEST_CASE("a training step with a loss of outputs is forward(), output_loss(), backward() and step()") {
+  const Model model = small_convnet();
+  for (const OutputLoss& loss : {OutputLoss{MseLoss{}}, OutputLoss{HuberLoss{0.3f}}, OutputLoss{BceWithLogitsLoss{3}}})
+    for (const DeviceKind kind : tested_kinds())
+      for (const int replicas : {1, 3})
+        for (const LossAt at : {LossAt::local, LossAt::gathered}) {
+          INFO(name_of(loss) << " on " << replicas << " x " << to_string(Device{kind, 0}) << ", at the "
+                             << (at == LossAt::local ? "replicas" : "master"));
+          DataParallelOptions options = on(kind, replicas, loss);
+          DataParallel parts(model, options);
+          options.loss = at;
+          DataParallel net(model, options);
+          const Batch batch = targeted_batch(model, 10);
+          net.train_step(batch, kSgd);
+          const Loss expected = output_loss(loss, parts.forward(batch.images), batch.targets);
+          parts.backward(expected.grad);
+          parts.step(kSgd);
+          const Worst worst = worst_error(net.weights(), parts.weights());
+          INFO(worst.name);
+          CHECK(worst.error <= 1e-6);
+          const Stats stats = net.take_stats();
+          CHECK(stats.samples == 10);
+          CHECK(stats.loss() == Approx(expected.value).epsilon(1e-6));
+          CHECK(stats.top1 == 0);
+        }
+}
+
+TEST_CASE("weights trained with a loss of outputs are bitwise equal on any number of replicas and with micro-batches") {
+  const Model model = small_convnet();
+  for (const DeviceKind kind : tested_kinds()) {
+    if (kind == DeviceKind::reference) continue;
+    INFO(to_string(Device{kind, 0}));
+    const auto of = [&](int replicas) {
+      DataParallelOptions options = on(kind, replicas, HuberLoss{0.3f});
+      options.logical_shards = 4;
+      options.grad_accum_steps = 2;
+      return trained(model, options);
+    };
+    const auto one = of(1);
+    check_bits(of(2), one);
+    check_bits(of(4), one);
+  }
+}
+
+TEST_CASE("a pipeline computes a loss of outputs in its last stage, with the same bits") {
+  const Model model = residual_net();
+  DataParallelOptions options = on(DeviceKind::cpu, 1, BceWithLogitsLoss{});
+  options.grad_accum_steps = 2;
+  const auto one = trained(model, options);
+  options.devices.assign(2, Device{DeviceKind::cpu, 0});
+  options.pipeline.stages = 2;
+  check_bits(trained(model, options), one);
+}
+
+TEST_CASE("evaluate() adds the loss of outputs, and take_logits() returns the targets") {
+  const Model model = small_convnet();
+  for (const DeviceKind kind : tested_kinds())
+    for (const int replicas : {1, 3}) {
+      INFO(replicas << " x " << to_string(Device{kind, 0}));
+      DataParallel net(model, on(kind, replicas, MseLoss{}));
+      const Batch batch = targeted_batch(model, 9);
+      REQUIRE(net.store_logits(1, 9));
+      net.evaluate(batch);
+      const EvaluatedLogits stored = net.take_logits();
+      const Loss expected = output_loss(MseLoss{}, net.predict(batch.images), batch.targets);
+      CHECK(net.take_stats().loss() == Approx(expected.value).epsilon(1e-6));
+      CHECK(stored.labels.empty());
+      REQUIRE(stored.targets.shape() == batch.targets.shape());
+      const std::int64_t outputs = model.output().numel();
+      for (std::int64_t row = 0; row < 9; ++row) {
+        const std::int64_t from = (stored.samples[static_cast<std::size_t>(row)] - 1000) / 7;
+        for (std::int64_t k = 0; k < outputs; ++k)
+          CHECK(stored.targets.data<float>()[row * outputs + k] == batch.targets.data<float>()[from * outputs + k]);
+      }
+    }
+}
+
+TEST_CASE("a network learns to add the pixels of an image") {
+  ModelBuilder m("sums", Shape{1, 2, 2});
+  const Model model = m.build(m.linear("fc", m.flatten(m.input()), {.out_features = 1}));
+  DataParallel net(model, on(DeviceKind::cpu, 2, MseLoss{}));
+  Batch batch = targeted_batch(model, 64);
+  for (std::int64_t row = 0; row < 64; ++row) {
+    const float* const image = batch.images.data<float>() + 4 * row;
+    batch.targets.data<float>()[row] = image[0] + image[1] + image[2] + image[3];
+  }
+  for (int step = 0; step < 200; ++step) net.train_step(batch, kSgd);
+  net.take_stats();
+  net.evaluate(batch);
+  CHECK(net.take_stats().loss() < 1e-6);
+}
+
+TEST_CASE("a batch without targets, with targets of another shape, or with targets for cross-entropy is refused") {
+  const Model model = small_convnet();
+  DataParallel net(model, on(DeviceKind::cpu, 1, MseLoss{}));
+  CHECK(refusal([&] { net.train_step(random_batch(model, 4), kSgd); }) ==
+        "the targets of a batch have shape (); give one for each output of model 'small_convnet': (4, 7)");
+  Batch batch = targeted_batch(model, 4);
+  batch.targets = Tensor(Shape{4, 6});
+  CHECK(refusal([&] { net.evaluate(batch); }) ==
+        "the targets of a batch have shape (4, 6); give one for each output of model 'small_convnet': (4, 7)");
+  batch.targets = Tensor(Shape{4, 7}, DType::i32);
+  CHECK(refusal([&] { net.train_step(batch, kSgd); }).starts_with("targets"));
+  DataParallel classes(model, on_cpus(1));
+  CHECK(refusal([&] { classes.train_step(targeted_batch(model, 4), kSgd); }) ==
+        "a batch has targets, but cross-entropy reads labels; set DataParallelOptions::output_loss");
+}
+
+TEST_CASE("parameters of a loss that are out of range, and label smoothing beside targets, are refused") {
+  const Model model = small_convnet();
+  const auto made = [&](const OutputLoss& loss, float smoothing = 0) {
+    return refusal([&] {
+      DataParallelOptions options = on(DeviceKind::cpu, 1, loss);
+      options.label_smoothing = smoothing;
+      DataParallel(model, options);
+    });
+  };
+  const auto on_host = [&](const OutputLoss& loss) {
+    return refusal([&] { output_loss(loss, Tensor(Shape{2, 3}), Tensor(Shape{2, 3})); });
+  };
+  CHECK(made(HuberLoss{0}).starts_with("--huber-delta is 0; it must be a number greater than 0"));
+  CHECK(made(SmoothL1Loss{-1}).starts_with("--smooth-l1-beta is -1; it must be a number from 0"));
+  CHECK(made(BceWithLogitsLoss{0}).starts_with("--pos-weight is 0; it must be a number greater than 0"));
+  CHECK(made(FocalLoss{2, 2}) == "--focal-alpha is 2; it must be a number from -1 to 1");
+  CHECK(made(FocalLoss{0.25f, -1}).starts_with("--focal-gamma is -1; it must be a number from 0"));
+  CHECK(on_host(HuberLoss{0}) == "loss huber: delta must be positive");
+  CHECK(on_host(SmoothL1Loss{-1}) == "loss smooth_l1: beta must be at least 0");
+  CHECK(on_host(BceWithLogitsLoss{0}) == "loss bce_with_logits: pos_weight must be positive");
+  CHECK(on_host(FocalLoss{2, 2}) == "loss focal: alpha must be at most 1");
+  CHECK(on_host(FocalLoss{0.25f, -1}) == "loss focal: gamma must be at least 0");
+  CHECK(made(MseLoss{}, 0.1f) ==
+        "--label-smoothing is for class numbers; the loss mse has targets, which the data set can smooth");
+  CHECK(refusal([] {
+          output_loss(MseLoss{}, Tensor(Shape{2, 3}), Tensor(Shape{2, 2}));
+        }) == "targets must be float32 of shape (2, 3), not float32 of (2, 2)");
+  CHECK(refusal([] { output_loss(MseLoss{}, Tensor(Shape{2}), Tensor(Shape{2})); }) ==
+        "outputs must be (batch, outputs), not (2,)");
+}
