@@ -6,9 +6,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "dp/error.h"
 #include "engine/base/crc32c.h"
+#include "engine/base/loss_kind.h"
 #include "engine/optimizer/optimizer.h"
 #include "engine/parallel/data_parallel_state.h"
 #include "engine/state/loss_scale.h"
@@ -21,7 +23,7 @@ using NamedTensor = std::pair<std::string, Tensor>;
 namespace {
 
 // The targets of a loss of outputs: a row for each image.
-void check_targets(const Batch& batch, const Model& model) {
+void check_targets(const Batch& batch, const Model& model, const OutputLoss& loss) {
   require_type(batch.targets, DType::f32, "targets");
   const Shape wanted = model.output().prepended(batch.size());
   if (batch.size() > 0 && (batch.targets.empty() || batch.targets.shape() != wanted))
@@ -29,6 +31,13 @@ void check_targets(const Batch& batch, const Model& model) {
         ErrorCode::usage,
         fmt::format("the targets of a batch have shape {}; give one for each output of model '{}': {}",
                     batch.targets.empty() ? "()" : to_string(batch.targets.shape()), model.name(), to_string(wanted)));
+  if (batch.size() == 0 || !is_of_classes(loss) || !batch.targets.storage()->host_accessible()) return;
+  for (const float target : batch.targets.span<float>())
+    if (!(target >= 0 && target <= 1))
+      throw Error(ErrorCode::usage,
+                  fmt::format("target {} is not between 0 and 1, as the loss {} requires; correct the "
+                              "data set, or choose a loss for numbers such as mse",
+                              target, name_of(loss)));
 }
 
 // One class number for each image.
@@ -52,7 +61,7 @@ void check_labels(const Batch& batch, const Model& model, std::int64_t rows) {
                                                   model.output()[0], model.name(), model.output()[0] - 1));
 }
 
-void check_batch(const Batch& batch, const Model& model, bool has_targets) {
+void check_batch(const Batch& batch, const Model& model, const std::optional<OutputLoss>& loss) {
   if (batch.global_size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
   const std::int64_t images = batch.size();
   const Shape& shape = batch.resident.set ? batch.resident.set->images.shape() : batch.images.shape();
@@ -60,7 +69,7 @@ void check_batch(const Batch& batch, const Model& model, bool has_targets) {
   const auto rows = [](const Tensor& t) { return t.empty() || t.shape().rank() == 0 ? std::int64_t{0} : t.shape()[0]; };
   require_type(batch.images, DType::f32, "images");
   require_type(batch.samples, DType::i64, "sample indices");
-  has_targets ? check_targets(batch, model) : check_labels(batch, model, rows(batch.labels));
+  loss ? check_targets(batch, model, *loss) : check_labels(batch, model, rows(batch.labels));
   if (!batch.samples.empty() && rows(batch.samples) != images)
     throw Error(ErrorCode::usage, fmt::format("a batch has {} images but {} sample indices; give one index per image",
                                               images, rows(batch.samples)));
@@ -94,7 +103,7 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   const int micro_batches = s.setup.options.grad_accum_steps;
   const engine::UpdateKind update = engine::kind_of(optimizer);
   engine::check(optimizer);
-  check_batch(batch, s.setup.model, s.setup.options.output_loss.has_value());
+  check_batch(batch, s.setup.model, s.setup.options.output_loss);
   s.require_two_values(batch.size(), batch.global_size(), micro_batches);
   s.team.extend_row_numbers(batch.size());
   s.begin_change();
@@ -118,7 +127,7 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
 
 void DataParallel::evaluate(const Batch& batch) {
   State& s = *state_;
-  check_batch(batch, s.setup.model, s.setup.options.output_loss.has_value());
+  check_batch(batch, s.setup.model, s.setup.options.output_loss);
   s.forward_rows = 0;
   s.reserve(engine::evaluation_batch(batch.size(), batch.resident, s.setup.options));
   s.team.graphs->evaluated(batch.global_size(), batch.resident.set != nullptr);

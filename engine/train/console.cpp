@@ -282,10 +282,13 @@ std::string describe_data(const DatasetPair& data) {
   std::vector<std::int64_t> images(static_cast<std::size_t>(data.train->classes()), 0);
   for (std::int64_t i = 0; i < data.train->size(); ++i) ++images.at(static_cast<std::size_t>(data.train->label(i)));
   const auto [least, most] = std::ranges::minmax(images);
-  std::string text =
-      fmt::format("data: {} training and {} test images\n{} classes of {}{} training images",
-                  with_separators(data.train->size()), with_separators(data.test->size()), data.train->classes(),
-                  least == most ? "" : with_separators(least) + " to ", with_separators(most));
+  std::string text = fmt::format("data: {} training and {} test images\n", with_separators(data.train->size()),
+                                 with_separators(data.test->size()));
+  if (data.train->has_targets())
+    text += fmt::format("{} target{} for each image", data.train->classes(), data.train->classes() == 1 ? "" : "s");
+  else
+    text += fmt::format("{} classes of {}{} training images", data.train->classes(),
+                        least == most ? "" : with_separators(least) + " to ", with_separators(most));
   std::map<std::string, std::int64_t> counted;
   for (const auto& part : {data.train, data.test})
     for (const auto& [ending, files] : part->passed_over()) counted[printable(ending)] += files;

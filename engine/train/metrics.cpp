@@ -8,6 +8,7 @@
 #include <string>
 
 #include "dp/process_group.h"
+#include "engine/base/loss_kind.h"
 
 namespace dp {
 namespace {
@@ -106,7 +107,7 @@ std::vector<Metric> metrics_of(const EvaluatedLogits& evaluated, const OutputLos
   Sums all;
   for (const Sums& one : sums) all.add(one);
   if (sums.empty() || sums.front().samples != static_cast<double>(samples)) return metrics;
-  if (std::holds_alternative<BceWithLogitsLoss>(loss) || std::holds_alternative<FocalLoss>(loss)) {
+  if (is_of_classes(loss)) {
     if (all.positive > 0) add("f1", 2 * all.hits / (all.predicted + all.positive));
     Mean precision;
     for (std::size_t i = 0; i < sums.size() && group == nullptr; ++i)

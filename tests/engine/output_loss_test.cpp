@@ -1,4 +1,5 @@
 // Losses of outputs with targets of their own: the engine against the losses on the host, on every kind of device.
+#include <cmath>
 #include <cstring>
 #include <functional>
 
@@ -135,6 +136,28 @@ TEST_CASE("evaluate() adds the loss of outputs, and take_logits() returns the ta
     }
 }
 
+TEST_CASE("the memory estimate with a loss of outputs equals the memory held") {
+  const Model model = small_convnet();
+  for (const DeviceKind kind : tested_kinds())
+    for (const int replicas : {1, 3})
+      for (const LossAt at : {LossAt::local, LossAt::gathered}) {
+        DataParallelOptions options = on(kind, replicas, MseLoss{});
+        options.loss = at;
+        const auto estimated = estimate_memory(model, options, {14}, {20}, kSgd);
+        DataParallel net(model, options);
+        net.prepare({14}, {20}, {}, {}, kSgd);
+        net.train_step(targeted_batch(model, 14), kSgd);
+        net.evaluate(targeted_batch(model, 20));
+        for (int replica = 0; replica < replicas; ++replica) {
+          INFO("replica " << replica << " of " << replicas << " on " << to_string(Device{kind, 0}));
+          MemoryUse wanted = estimated.at(static_cast<std::size_t>(replica)), held = net.memory_use(replica);
+          // On GPUs the estimate excludes the copies of images, targets and samples.
+          if (kind == DeviceKind::cuda) wanted.other = held.other = 0;
+          CHECK(wanted.total() == held.total());
+        }
+      }
+}
+
 TEST_CASE("a network learns to add the pixels of an image") {
   ModelBuilder m("sums", Shape{1, 2, 2});
   const Model model = m.build(m.linear("fc", m.flatten(m.input()), {.out_features = 1}));
@@ -161,6 +184,14 @@ TEST_CASE("a batch without targets, with targets of another shape, or with targe
         "the targets of a batch have shape (4, 6); give one for each output of model 'small_convnet': (4, 7)");
   batch.targets = Tensor(Shape{4, 7}, DType::i32);
   CHECK(refusal([&] { net.train_step(batch, kSgd); }).starts_with("targets"));
+  DataParallel labels(model, on(DeviceKind::cpu, 1, BceWithLogitsLoss{}));
+  for (const float wrong : {-0.5f, 1.5f, NAN}) {
+    batch = targeted_batch(model, 4);
+    labels.evaluate(batch);
+    batch.targets.data<float>()[27] = wrong;
+    CHECK_THAT(refusal([&] { labels.train_step(batch, kSgd); }),
+               Catch::Contains("is not between 0 and 1, as the loss bce_with_logits requires"));
+  }
   DataParallel classes(model, on_cpus(1));
   CHECK(refusal([&] { classes.train_step(targeted_batch(model, 4), kSgd); }) ==
         "a batch has targets, but cross-entropy reads labels; set DataParallelOptions::output_loss");

@@ -54,6 +54,8 @@ TEST_CASE(
   CHECK(evaluations.back().at("best") == true);  // it learns
   CHECK_FALSE(steps.front().contains("top1"));
   CHECK(load_checkpoint(temp / "checkpoints/last").state.best_loss.value() == Approx(best));
+  CHECK_THAT(read_text(temp / "config.toml"), Catch::Contains("300 training and 130 test images, 2 targets"));
+  CHECK(describe_data(ink()) == "data: 300 training and 130 test images\n2 targets for each image");
 }
 
 TEST_CASE("a stopped run with targets resumes to the same bits and the same best loss") {
@@ -74,6 +76,13 @@ TEST_CASE("a stopped run with targets resumes to the same bits and the same best
   CHECK(resumed.weights_sha256 == whole.weights_sha256);
   CHECK(resumed.test_loss == whole.test_loss);
   CHECK(resumed.metrics.at(2).value == whole.metrics.at(2).value);
+}
+
+TEST_CASE("device-resident images with targets train to the same bits") {
+  TrainerOptions options = ink_options();
+  const std::string on_host = Trainer(ink_model(), ink(), options).run().weights_sha256;
+  options.images_on = ImagesOn::device;
+  CHECK(Trainer(ink_model(), ink(), options).run().weights_sha256 == on_host);
 }
 
 TEST_CASE("patience counts evaluations without a lower loss") {

@@ -97,7 +97,7 @@ nlohmann::ordered_json environment_of(const TrainerOptions& options, const Datas
                   {"path", path == options.record.end() ? "" : to_text(path->second)},
                   {"training_images", data.train->size()},
                   {"test_images", data.test->size()},
-                  {"classes", data.train->classes()}};
+                  {data.train->has_targets() ? "targets" : "classes", data.train->classes()}};
   return part;
 }
 
@@ -106,11 +106,12 @@ std::string provenance_comment(const nlohmann::ordered_json& part) {
   for (const auto& word : part.at("command"))
     command += (command.empty() ? "" : " ") + shell_argument(word.get<std::string>());
   const nlohmann::ordered_json& data = part.at("data");
+  const char* const of_each = data.contains("targets") ? "targets" : "classes";
   std::string text =
-      fmt::format("{}, started {} on {}\ncommand: {}\ndata: {}, {} training and {} test images, {} classes",
+      fmt::format("{}, started {} on {}\ncommand: {}\ndata: {}, {} training and {} test images, {} {}",
                   part.at("program").get<std::string>(), part.at("started").get<std::string>(),
                   part.at("host").get<std::string>(), command, data.at("name").get<std::string>(),
-                  data.at("training_images").dump(), data.at("test_images").dump(), data.at("classes").dump());
+                  data.at("training_images").dump(), data.at("test_images").dump(), data.at(of_each).dump(), of_each);
   if (const std::string path = data.at("path"); !path.empty()) text += ", from " + path;
   std::string comment;
   for (const std::string& line : lines_of(text)) comment += "# " + printable(line) + "\n";

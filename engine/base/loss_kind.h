@@ -1,0 +1,15 @@
+// Kinds of losses of outputs.
+#pragma once
+
+#include <variant>
+
+#include "dp/loss_functions.h"
+
+namespace dp {
+
+// Whether the outputs are logits of classes that do not exclude each other. Targets are then between 0 and 1.
+inline bool is_of_classes(const OutputLoss& loss) {
+  return std::holds_alternative<BceWithLogitsLoss>(loss) || std::holds_alternative<FocalLoss>(loss);
+}
+
+}  // namespace dp
