@@ -7,7 +7,6 @@
 
 #include "kernels/conv/cpu_amx.h"
 #include "kernels/conv/cpu_own.h"
-#include "kernels/conv/cpu_winograd.h"
 #include "kernels/device/cpu/bfloat16.h"
 #include "kernels/device/cpu/dnnl_op.h"
 #include "kernels/device/cpu/widened_op.h"

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t kMostTaps = 7;  // that are summed in registers at once
 
-// The first of `lanes` adjacent channels whose gradients are summed in one vector.
+// Adjacent channels that share a vector: `lanes` of them, from channel `first` on.
 struct ChannelGroup {
   std::int64_t first, lanes;
 };
@@ -23,7 +23,7 @@ std::vector<ChannelGroup> channel_groups(const ActivationView& x, const Activati
   std::vector<ChannelGroup> groups;
   for (std::int64_t first = 0; first < x.c;) {
     const std::int64_t left = std::min(x.block - first % x.block, dy.block - first % dy.block);  // in these blocks
-    const std::int64_t lanes = left >= kLanes ? kLanes : left >= 8 ? 8 : left >= 4 ? 4 : 1;
+    const std::int64_t lanes = left >= kLanes ? kLanes : left >= 8 ? 8 : 1;
     groups.push_back({first, lanes});
     first += lanes;
   }
@@ -72,12 +72,8 @@ class DepthwiseBackwardWeights final : public HostOp {
       while (part < end) {
         const ChannelGroup& group = groups_[static_cast<std::size_t>(part / rows)];
         const std::int64_t first_row = part % rows, end_row = std::min(rows, first_row + end - part);
-        switch (group.lanes) {
-          case 16: sum_rows<Lanes<16>>(x, dy, group.first, first_row, end_row, sums); break;
-          case 8: sum_rows<Lanes<8>>(x, dy, group.first, first_row, end_row, sums); break;
-          case 4: sum_rows<Lanes<4>>(x, dy, group.first, first_row, end_row, sums); break;
-          default: sum_rows<Lanes<1>>(x, dy, group.first, first_row, end_row, sums);
-        }
+        with_lanes(group.lanes,
+                   [&](auto lanes) { sum_rows<decltype(lanes)>(x, dy, group.first, first_row, end_row, sums); });
         for (std::int64_t lane = 0; lane < std::min(group.lanes, x_.c - group.first); ++lane) {
           const std::int64_t channel = group.first + lane;
           for (std::int64_t tap = first_row * window_.kernel.w; tap < end_row * window_.kernel.w; ++tap)
@@ -119,7 +115,8 @@ class DepthwiseBackwardWeights final : public HostOp {
   void add_taps(const T* x, const T* dy, std::int64_t window_row, std::int64_t window_column, float* sums) const {
     const std::int64_t stride = window_.stride.w, dilation = window_.dilation.w;
     const std::int64_t step = stride * x_.stride_w, tap_step = dilation * x_.stride_w;
-    // Where the first and the last tap of output column 0 are in x, and the columns whose taps are all inside.
+    // The columns of x that the first and the last tap read for output column 0. Output columns from inner_begin to
+    // inner_end read no column outside x.
     const std::int64_t first_tap = window_column * dilation - window_.padding.w;
     const std::int64_t last_tap = first_tap + (Taps - 1) * dilation;
     const std::int64_t inner_begin = std::clamp<std::int64_t>(rounded_up(-first_tap, stride), 0, dy_.w);

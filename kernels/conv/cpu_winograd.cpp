@@ -1,5 +1,5 @@
 // Convolutions by Winograd's algorithm, and the rule that selects it.
-#include "kernels/conv/cpu_winograd.h"
+#include "kernels/conv/cpu_own.h"
 
 #include <algorithm>
 #include <atomic>

@@ -7,7 +7,7 @@
 #include <iterator>
 #include <thread>
 
-#include "kernels/conv/cpu_winograd.h"
+#include "kernels/conv/cpu_own.h"
 #include "kernels/device/cpu/announce.h"
 #include "kernels/device/cpu/parallel.h"
 #include "kernels/linear/cpu_chunks.h"

@@ -1,5 +1,5 @@
 // Which convolutions use Winograd. Our own Winograd, which only some processors use, is called on all.
-#include "kernels/conv/cpu_winograd.h"
+#include "kernels/conv/cpu_own.h"
 
 #include "kernels/device/cpu/announce.h"
 #include "kernels/device/cpu/cpu_layout.h"
@@ -172,7 +172,10 @@ TEST_CASE("a weight gradient uses our Winograd for many weights, and for few whe
   const Shape image{32, 64, 8, 8};
   const auto forward = make_cpu_op(
       Conv2dForward{any_layout(image), any_layout({64, 64, 3, 3}), any_layout(image), kSame, false, false}, options);
-  CHECK(is_own(*gradient(256)));
+  // Ours requires blocks of channels that fill vectors. oneDNN limited to AVX2 chooses smaller ones.
+  const auto many = gradient(256);
+  INFO(many->implementation() << " in " << many->tensors()[0].layout.name);
+  CHECK(is_own(*many) == (view_of(many->tensors()[0]).block % kLanes == 0));
   CHECK(is_own(*gradient(64)) == is_own(*forward));  // oneDNN has Winograd for both or for neither
 }
 

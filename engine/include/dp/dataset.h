@@ -82,7 +82,7 @@ struct ImageSet {
 std::shared_ptr<const ImageSet> read_images(const Dataset& dataset, int threads = 1);
 
 // The same data set, but an image whose read() throws Error(data) is replaced by the next readable image of its class,
-// in the order of the data set; read() throws if there is none. Error(usage) for a data set with targets.
+// in the order of the data set; read() throws if there is none. Throws Error(usage) if the data set has targets.
 std::shared_ptr<const Dataset> replace_bad_images(std::shared_ptr<const Dataset> dataset);
 struct ImageCheck {
   std::vector<std::string> faults;  // of the images that cannot be read, with their paths, in the order of the data set
