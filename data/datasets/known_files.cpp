@@ -62,16 +62,16 @@ std::vector<fs::path> entries_of(const fs::path& folder) {
 // `what`: what an entry is; empty if it is nothing known.
 std::string found_instead(const std::vector<fs::path>& places,
                           const std::function<std::string(const fs::path&)>& what) {
-  constexpr std::size_t kMostNamed = 3;
+  constexpr std::size_t kMostFound = 3;
   std::string text;
   std::size_t count = 0;
   for (const fs::path& place : places)
     for (const fs::path& path : entries_of(place)) {
       const std::string is = what(path);
-      if (is.empty() || ++count > kMostNamed) continue;
+      if (is.empty() || ++count > kMostFound) continue;
       text += (count == 1 ? "; found " : ", ") + path.string() + " (" + is + ")";
     }
-  return count > kMostNamed ? text + " and " + std::to_string(count - kMostNamed) + " more" : text;
+  return count > kMostFound ? text + " and " + std::to_string(count - kMostFound) + " more" : text;
 }
 
 bool is_image_folder(const fs::path& path) {

@@ -15,7 +15,7 @@ namespace dp::engine {
 namespace {
 
 constexpr int kLooks = 16;
-constexpr double kRounding = 1e-6;
+constexpr double kPollRounding = 1e-6;
 // Fractions of the timeout: for other processes to end the call, and for the call to end after the flag is raised.
 constexpr double kOthers = 1.0 / 4, kEnd = 1.0 / 2;
 constexpr double kLongestEnd = 10;  // seconds; upper limit of the time from kEnd
@@ -69,7 +69,7 @@ void Watchdog::watch() {
     }
     if (options_.counts && !options_.counts()) continue;
     still += 1, still_after_stop += stop() != 0;
-    if (still_after_stop >= kLooks || still >= limit / interval - kRounding) {
+    if (still_after_stop >= kLooks || still >= limit / interval - kPollRounding) {
       judge(still_after_stop >= kLooks ? after_stop : limit);
       still = still_after_stop = 0;
     }

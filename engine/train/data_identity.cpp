@@ -21,7 +21,7 @@ using Counts = std::vector<std::int64_t>;
 
 constexpr std::size_t kMostRecorded = 100'000;
 constexpr std::size_t kMostNameBytes = std::size_t{4} << 20;
-constexpr std::size_t kMostNamed = 12;
+constexpr std::size_t kMostNamedClasses = 12;
 
 // JSON holds UTF-8 only. Other names, which a file system may have, are escaped.
 std::string utf8(const std::string& name) {
@@ -94,9 +94,9 @@ std::string shown(const std::string& name) {
 
 std::string listed(const ClassNames& names) {
   std::string text;
-  for (std::size_t i = 0; i < std::min(names.size(), kMostNamed); ++i)
+  for (std::size_t i = 0; i < std::min(names.size(), kMostNamedClasses); ++i)
     text += (i ? ", '" : "'") + shown(names[i]) + "'";
-  return names.size() > kMostNamed ? text + fmt::format(" and {} more", names.size() - kMostNamed) : text;
+  return names.size() > kMostNamedClasses ? text + fmt::format(" and {} more", names.size() - kMostNamedClasses) : text;
 }
 
 ClassNames missing_from(const ClassNames& names, const ClassNames& others) {
@@ -109,7 +109,7 @@ ClassNames missing_from(const ClassNames& names, const ClassNames& others) {
 
 // Both lists, or only the names that differ if the lists are long.
 std::string difference(const ClassNames& had, const ClassNames& now) {
-  if (had.size() <= kMostNamed && now.size() <= kMostNamed)
+  if (had.size() <= kMostNamedClasses && now.size() <= kMostNamedClasses)
     return fmt::format("has the classes {}, but the data set has {}", listed(had), listed(now));
   const ClassNames gone = missing_from(had, now), added = missing_from(now, had);
   std::string text = fmt::format("has {} classes, and the data set {}", had.size(), now.size());

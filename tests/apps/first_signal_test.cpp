@@ -29,7 +29,7 @@ struct Row {
 };
 
 const Words kMnist{"--dataset", "mnist", "--data-path", ".", "--model", "mlp", "-b", "16"};
-const Words kImages{"--dataset", "imagefolder", "--data-path", "images", "--model", "resnet18", "-b", "4"};
+const Words kImageFolder{"--dataset", "imagefolder", "--data-path", "images", "--model", "resnet18", "-b", "4"};
 
 std::vector<Row> commands() {
   const Words driver{"LD_LIBRARY_PATH=" DP_STANDING_DRIVER};
@@ -56,7 +56,7 @@ std::vector<Row> rendezvous() {
 std::vector<Row> phases(const Words& engine) {
   const Words tiny = kMnist + engine;
   return {{"reading a data set", tiny, "open:train-images"},
-          {"scanning an image folder", kImages + engine, "open:images/train"},
+          {"scanning an image folder", kImageFolder + engine, "open:images/train"},
           {"planning", tiny, "primitive:"},
           {"planning for --print-plan", tiny + Words{"--print-plan"}, "primitive:"},
           {"planning for --dry-run", tiny + Words{"--dry-run"}, "primitive:"},
@@ -92,7 +92,7 @@ Standing start(const Row& row, int number, const TemporaryFolder& temp) {
   return one;
 }
 
-void interrupt(std::vector<Standing>& all) {
+void interrupt_all(std::vector<Standing>& all) {
   const auto begin = Clock::now();
   for (const Standing& one : all) ::kill(one.program.id(), one.number);
   for (std::size_t left = all.size(); left > 0 && in_time(begin, kMostSeconds);) {
@@ -124,7 +124,7 @@ void check_all(const char* what, const std::vector<Row>& rows) {
   REQUIRE(run_dp_train(kMnist + kDp + Words{"--max-steps", "1", "--output-dir", "trained"}, temp.path()).code == 0);
   std::vector<Standing> all;
   for (const Row& row : rows) all.push_back(start(row, all.size() % 2 == 0 ? SIGTERM : SIGINT, temp));
-  interrupt(all);
+  interrupt_all(all);
   double slowest = 0;
   for (Standing& one : all) {
     check_end(one);

@@ -10,10 +10,10 @@ namespace fs = std::filesystem;
 namespace {
 
 // A run folder with an empty checkpoints/.
-struct Run {
+struct DiskRun {
   TemporaryFolder scratch;  // on the default file system
   std::string folder = scratch / "checkpoints";
-  Run() { fs::create_directory(folder); }
+  DiskRun() { fs::create_directory(folder); }
   void save(const std::string& name, std::int64_t step) const {
     dp::save_checkpoint(folder + "/" + name, checkpoint_at(step));
   }
@@ -39,7 +39,7 @@ std::string leftover(const std::string& base, const std::string& tag, pid_t owne
 }  // namespace
 
 TEST_CASE("a checkpoint is loaded as it was saved, again and again") {
-  const Run run;
+  const DiskRun run;
   for (const std::int64_t step : {7, 8, 1000000007}) {
     run.save("last", step);
     CHECK(run.holds("last", step));
@@ -54,7 +54,7 @@ TEST_CASE("a checkpoint is loaded as it was saved, again and again") {
 }
 
 TEST_CASE("a checkpoint may lack optimizer state and hold a state that JSON cannot represent") {
-  const Run run;
+  const DiskRun run;
   dp::Checkpoint checkpoint = checkpoint_at(1);
   checkpoint.optimizer = {};
   checkpoint.state.best_top1 = NAN;
@@ -70,7 +70,7 @@ TEST_CASE("a checkpoint may lack optimizer state and hold a state that JSON cann
 }
 
 TEST_CASE("a checkpoint stores the loss scale bit for bit, if there is one") {
-  const Run run;
+  const DiskRun run;
   dp::Checkpoint checkpoint = checkpoint_at(1);
   dp::save_checkpoint(run.folder + "/last", checkpoint);
   CHECK_FALSE(dp::load_checkpoint(run.folder + "/last").state.loss_scale.has_value());
@@ -85,7 +85,7 @@ TEST_CASE("a checkpoint stores the loss scale bit for bit, if there is one") {
 }
 
 TEST_CASE("the newest checkpoint is found, and `last` wins a tie") {
-  const Run run;
+  const DiskRun run;
   CHECK(run.found().empty());
   CHECK(dp::find_checkpoint(run.scratch / "none").empty());
   run.save("best", 5);
@@ -107,7 +107,7 @@ TEST_CASE("the newest checkpoint is found, and `last` wins a tie") {
 }
 
 TEST_CASE("an unreadable checkpoint is passed over, never removed") {
-  const Run run;
+  const DiskRun run;
   run.save("best", 5);
   run.save("last", 9);
   std::string weights = read_bytes(run.folder + "/last/model.safetensors");
@@ -120,7 +120,7 @@ TEST_CASE("an unreadable checkpoint is passed over, never removed") {
 }
 
 TEST_CASE("a passed-over checkpoint that may be newer is reported with the reason") {
-  const Run run;
+  const DiskRun run;
   run.save("step-3", 3);
   run.save("best", 5);
   run.save("last", 9);
@@ -146,7 +146,7 @@ TEST_CASE("a passed-over checkpoint that may be newer is reported with the reaso
 }
 
 TEST_CASE("a symbolic link to a checkpoint is loaded by its name and never found by a search") {
-  const Run run;
+  const DiskRun run;
   dp::save_checkpoint(run.scratch / "elsewhere", checkpoint_at(9));
   fs::create_directory_symlink(run.scratch / "elsewhere", run.folder + "/last");
   CHECK(run.holds("last", 9));
@@ -158,7 +158,7 @@ TEST_CASE("a symbolic link to a checkpoint is loaded by its name and never found
 TEST_CASE("the remains of a killed save are completed if whole and newer, and removed otherwise") {
   const pid_t dead = dead_process();
   for (const pid_t owner : {dead, ::getpid()}) {
-    const Run run;
+    const DiskRun run;
     run.save("last", 5);
     const auto plant = [&](const std::string& name, std::int64_t step) {
       run.save("step-1", step);
@@ -182,7 +182,7 @@ TEST_CASE("the remains of a killed save are completed if whole and newer, and re
 }
 
 TEST_CASE("the remains of a killed save of the same step are older and are removed") {
-  const Run run;
+  const DiskRun run;
   dp::Checkpoint checkpoint = checkpoint_at(5);
   checkpoint.state.config = R"({"run": "older"})";
   dp::save_checkpoint(run.folder + "/last", checkpoint);
@@ -194,7 +194,7 @@ TEST_CASE("the remains of a killed save of the same step are older and are remov
 }
 
 TEST_CASE("files that a living process may still be writing are left alone") {
-  const Run run;
+  const DiskRun run;
   run.save("last", 5);
   const std::string name = run.folder + "/" + leftover("last", "tmp", ::getppid());
   run.save("step-1", 8);
@@ -207,7 +207,7 @@ TEST_CASE("files that a living process may still be writing are left alone") {
 }
 
 TEST_CASE("a readable remainder is loaded in place if its checkpoint is unreadable") {
-  const Run run;
+  const DiskRun run;
   run.save("last", 5);
   const std::string name = run.folder + "/" + leftover("last", "tmp", ::getpid());
   fs::rename(run.folder + "/last", name);
@@ -219,7 +219,7 @@ TEST_CASE("a readable remainder is loaded in place if its checkpoint is unreadab
 }
 
 TEST_CASE("files with similar names are left alone") {
-  const Run run;
+  const DiskRun run;
   run.save("last", 5);
   const std::string dead = std::to_string(dead_process());
   for (const std::string& name :
@@ -232,7 +232,7 @@ TEST_CASE("files with similar names are left alone") {
 }
 
 TEST_CASE("a save replaces checkpoints only") {
-  const Run run;
+  const DiskRun run;
   const auto saved = [&](const std::string& path) {
     return outcome_of([&] { dp::save_checkpoint(path, checkpoint_at(1)); });
   };

@@ -31,10 +31,10 @@ class Failing final : public dp::FileOps {
 };
 
 // A run folder with an empty checkpoints/.
-struct Run {
+struct ScratchRun {
   ScratchFolder scratch;
   std::string folder = scratch / "checkpoints";
-  Run() { fs::create_directory(folder); }
+  ScratchRun() { fs::create_directory(folder); }
   std::string operator/(const std::string& name) const { return folder + "/" + name; }
   void save(const std::string& name, std::int64_t step) const {
     dp::save_checkpoint(*this / name, checkpoint_at(step));
@@ -70,7 +70,7 @@ TEST_CASE("if several killed saves left folders, the newest one is completed") {
   Failing ops;
   const ScopedFileOps scope(ops);
   for (const bool current : {true, false}) {
-    const Run run;
+    const ScratchRun run;
     if (current) run.save("last", 5);
     run.leave("last", 7, ::getpid(), 0);
     run.leave("last", 9, ::getpid(), 1);
@@ -88,7 +88,7 @@ TEST_CASE("a leftover that cannot be synced is read in its place, and no file is
         INFO("sync " << at << " of an error " << error << ", with a checkpoint " << current);
         Failing ops;
         const ScopedFileOps scope(ops);
-        const Run run;
+        const ScratchRun run;
         if (current) run.save("last", 5);
         const std::string left = run.leave("last", 8, ::getpid());
         ops.error = error, ops.syncs = 0, ops.failing_sync = at;
@@ -107,7 +107,7 @@ TEST_CASE("a leftover that cannot be synced is read in its place, and no file is
 TEST_CASE("checkpoints and leftovers after a step are set aside, and the others stay") {
   Failing ops;
   const ScopedFileOps scope(ops);
-  const Run run;
+  const ScratchRun run;
   dp::set_aside_after(run.scratch / "none", 0);
   for (const int step : {3, 5, 7}) run.save("step-" + std::to_string(step), step);
   run.save("last", 9);
@@ -132,7 +132,7 @@ TEST_CASE("checkpoints and leftovers after a step are set aside, and the others 
 TEST_CASE("a checkpoint that cannot be set aside is an error that names it") {
   Failing ops;
   const ScopedFileOps scope(ops);
-  const Run run;
+  const ScratchRun run;
   run.save("last", 9);
   ops.error = EACCES, ops.fails_renames = true;
   const Outcome renamed = outcome_of([&] { dp::set_aside_after(run.scratch.path(), 8); });
@@ -150,7 +150,7 @@ TEST_CASE("a checkpoint that cannot be set aside is an error that names it") {
 TEST_CASE("the step of a checkpoint is read without its other files, and is -1 if there is none") {
   Failing ops;
   const ScopedFileOps scope(ops);
-  const Run run;
+  const ScratchRun run;
   run.save("last", 9);
   CHECK(dp::stated_step(run / "last") == 9);
   fs::remove(run / "last/manifest.json");
@@ -168,7 +168,7 @@ TEST_CASE("a folder replaces another by two renames where the file system cannot
     INFO("error " << error);
     Failing ops;
     const ScopedFileOps scope(ops);
-    const Run run;
+    const ScratchRun run;
     run.save("last", 1);
     ops.error = error, ops.fails_exchanges = true;
     const Outcome outcome = outcome_of([&] { run.save("last", 2); });

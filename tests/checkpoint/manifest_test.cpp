@@ -21,13 +21,13 @@ std::string manifest_of(const std::map<std::string, std::string>& records) {
   return R"({"format":"dp-checkpoint-1","files":{)" + files + "}}";
 }
 
-dp::Manifest parsed(const std::string& text) {
+dp::Manifest parsed_manifest(const std::string& text) {
   dp::MemorySource source("m", std::as_bytes(std::span(text)));
   return dp::read_manifest(source);
 }
 
-std::string refusal(const std::string& text) {
-  const Outcome outcome = outcome_of([&] { parsed(text); });
+std::string manifest_refusal(const std::string& text) {
+  const Outcome outcome = outcome_of([&] { parsed_manifest(text); });
   CHECK(outcome.code == (outcome.text.empty() ? 0 : 3));
   return outcome.text;
 }
@@ -61,7 +61,7 @@ TEST_CASE("a manifest has the documented text and is read back") {
 }
 )";
   CHECK(dp::to_json(manifest) == text);
-  const dp::Manifest read = parsed(text);
+  const dp::Manifest read = parsed_manifest(text);
   REQUIRE(read.size() == manifest.size());
   for (const auto& [name, record] : manifest) {
     CHECK(read.at(name).bytes == record.bytes);
@@ -70,21 +70,22 @@ TEST_CASE("a manifest has the documented text and is read back") {
 }
 
 TEST_CASE("a manifest lists exactly the files of a checkpoint") {
-  CHECK(refusal(manifest_of(whole())).empty());
+  CHECK(manifest_refusal(manifest_of(whole())).empty());
   auto records = whole();
   records["ema.safetensors"] = kRecord;
-  CHECK(parsed(manifest_of(records)).size() == 4);
+  CHECK(parsed_manifest(manifest_of(records)).size() == 4);
   for (const char* name : {"model.safetensors", "optimizer.safetensors", "state.json"}) {
     auto fewer = records;
     fewer.erase(name);
-    CHECK(refusal(manifest_of(fewer)) == std::string("m: does not list ") + name);
+    CHECK(manifest_refusal(manifest_of(fewer)) == std::string("m: does not list ") + name);
   }
   for (const char* name : {"manifest.json", "other", ""}) {
     auto more = whole();
     more[name] = kRecord;
-    CHECK(refusal(manifest_of(more)) == std::string("m: lists '") + name + "', which is not a checkpoint file");
+    CHECK(manifest_refusal(manifest_of(more)) ==
+          std::string("m: lists '") + name + "', which is not a checkpoint file");
   }
-  CHECK(refusal(R"({"format":1,"files":{}})") == "m: is not of the format dp-checkpoint-1");
+  CHECK(manifest_refusal(R"({"format":1,"files":{}})") == "m: is not of the format dp-checkpoint-1");
 }
 
 TEST_CASE("a manifest has a size and a checksum of eight digits for each file") {
@@ -97,15 +98,16 @@ TEST_CASE("a manifest has a size and a checksum of eight digits for each file") 
                              R"({"bytes":1.0,"crc32c":"0000000a"})", R"({"bytes":"1","crc32c":"0000000a"})",
                              R"({"bytes":18446744073709551616,"crc32c":"0000000a"})"}) {
     INFO(record);
-    CHECK(refusal(with(record)) == "m: has no size for state.json");
+    CHECK(manifest_refusal(with(record)) == "m: has no size for state.json");
   }
-  CHECK(refusal(with(R"({"bytes":1})")) == "m: has no checksum for state.json");
-  CHECK(refusal(with(R"({"bytes":1,"crc32c":10})")) == "m: has no checksum for state.json");
+  CHECK(manifest_refusal(with(R"({"bytes":1})")) == "m: has no checksum for state.json");
+  CHECK(manifest_refusal(with(R"({"bytes":1,"crc32c":10})")) == "m: has no checksum for state.json");
   for (const char* crc : {"", "0000000", "000000000", "0000000g", "g0000000", "000 0000", "-0000001", "0x00000a"}) {
     INFO(crc);
-    CHECK(refusal(with(std::string(R"({"bytes":1,"crc32c":")") + crc + "\"}")) == "m: has no checksum for state.json");
+    CHECK(manifest_refusal(with(std::string(R"({"bytes":1,"crc32c":")") + crc + "\"}")) ==
+          "m: has no checksum for state.json");
   }
-  CHECK(parsed(with(R"({"bytes":1,"crc32c":"0000BEEF"})")).at("state.json").crc == 0xbeef);
+  CHECK(parsed_manifest(with(R"({"bytes":1,"crc32c":"0000BEEF"})")).at("state.json").crc == 0xbeef);
 }
 
 TEST_CASE("only last, best and step-N are names of checkpoints") {

@@ -18,7 +18,7 @@ using namespace dp;
 
 namespace {
 
-struct Row {
+struct QuotaRow {
   const char* what;
   std::string groups;                        // /proc/self/cgroup
   std::map<std::string, std::string> files;  // below the fake root
@@ -28,7 +28,7 @@ struct Row {
 
 TEST_CASE("the CPU quota is the smallest of all groups of either version, rounded up to whole cores") {
   const std::string v2 = "/sys/fs/cgroup", v1 = "/sys/fs/cgroup/cpu", mounts = "/proc/self/mountinfo";
-  const Row rows[] = {
+  const QuotaRow rows[] = {
       {"no groups", "", {}, 0, ""},
       {"no quota in version 2", "0::/a\n", {{v2 + "/a/cpu.max", "max 100000\n"}}, 0, ""},
       {"no quota in version 1",
@@ -93,7 +93,7 @@ TEST_CASE("the CPU quota is the smallest of all groups of either version, rounde
        1,
        v2 + "/y/cpu.max"},
   };
-  for (const Row& row : rows) {
+  for (const QuotaRow& row : rows) {
     INFO(row.what);
     const test::FakeSystem system;
     system.write("/proc/self/cgroup", row.groups);

@@ -13,7 +13,7 @@ constexpr std::size_t kMachine = std::size_t{8'000'000} * 1024;
 constexpr const char* kFirst = "/sys/fs/cgroup/memory";
 constexpr const char* kSecond = "/sys/fs/cgroup";
 
-struct Row {
+struct LimitRow {
   const char* what;
   std::string groups;                        // /proc/self/cgroup
   std::map<std::string, std::string> files;  // except /proc/meminfo
@@ -24,7 +24,7 @@ struct Row {
 TEST_CASE("the memory limit is that of the machine or of a control group of either version") {
   const std::string none = "/proc/meminfo", in_use = "anon 1000000\nfile 5000000000\nshmem 500000\n",
                     in_use_first = "rss 1\ntotal_cache 5000000000\ntotal_rss 1000000\ntotal_shmem 500000\n";
-  const Row rows[] = {
+  const LimitRow rows[] = {
       {"no groups", "", {}, kMachine, none},
       {"a group without a limit", "0::/a\n", {{"/sys/fs/cgroup/a/memory.max", "max\n"}}, kMachine, none},
       {"a limit above the machine's", "0::/a\n", {{"/sys/fs/cgroup/a/memory.max", "99000000000000\n"}}, kMachine, none},
@@ -86,7 +86,7 @@ TEST_CASE("the memory limit is that of the machine or of a control group of eith
        3000000,
        std::string(kSecond) + "/a/memory.max"},
   };
-  for (const Row& row : rows) {
+  for (const LimitRow& row : rows) {
     INFO(row.what);
     const test::FakeSystem system;
     system.set_available(8'000'000);

@@ -63,7 +63,7 @@ class DefaultStack {
 };
 
 template <typename Work>
-std::string error_of(const Work& work) {
+std::string message_of(const Work& work) {
   try {
     work();
   } catch (const Error& error) {
@@ -120,7 +120,7 @@ TEST_CASE("if no file descriptor is free, allocating shared memory reports the r
   std::string text;
   {
     const SoftLimit files(RLIMIT_NOFILE, 0);
-    text = error_of([] { kernels::allocate_shared(100); });
+    text = message_of([] { kernels::allocate_shared(100); });
   }
   CHECK(text == "cannot create shared memory: Too many open files");
 }
@@ -135,7 +135,7 @@ TEST_CASE("StackReserve uses the stack size of new threads") {
     const DefaultStack stack(kStack);
     const SoftLimit space(RLIMIT_AS, rlim_t{1} << 40);
     const kernels::StackReserve reserve(3);
-    text = error_of([] { kernels::require_address_space(std::size_t{1} << 41); });
+    text = message_of([] { kernels::require_address_space(std::size_t{1} << 41); });
   }
   CHECK_THAT(text,
              Catch::Contains(", and " + std::to_string(kernels::kAddressReserve + 3 * kStack) + " must stay free"));
@@ -150,7 +150,7 @@ TEST_CASE("the stacks of a context's threads are reserved while it exists") {
   {
     const DefaultStack stack(kStack);
     const SoftLimit space(RLIMIT_AS, rlim_t{1} << 40);
-    const auto refused = [] { return error_of([] { kernels::require_address_space(std::size_t{1} << 41); }); };
+    const auto refused = [] { return message_of([] { kernels::require_address_space(std::size_t{1} << 41); }); };
     {
       ContextOptions options;
       options.threads = 4;  // three of a team
@@ -190,8 +190,8 @@ TEST_CASE("the free address space is the limit less the used space and the reser
     const SoftLimit data(RLIMIT_DATA, RLIM_INFINITY);
     const SoftLimit space(RLIMIT_AS, kLimit);
     free = kernels::free_address_space();
-    fits = error_of([&] { kernels::require_address_space(free - kernels::kAddressReserve - kNear); }).empty();
-    refused = !error_of([&] { kernels::require_address_space(free - kernels::kAddressReserve + kNear); }).empty();
+    fits = message_of([&] { kernels::require_address_space(free - kernels::kAddressReserve - kNear); }).empty();
+    refused = !message_of([&] { kernels::require_address_space(free - kernels::kAddressReserve + kNear); }).empty();
     const SoftLimit less(RLIMIT_DATA, kLimit / 2);
     of_data = kernels::free_address_space();
   }
@@ -226,14 +226,14 @@ TEST_CASE("memory of 2 MiB and more must be free, and the error has both numbers
   system.set_available(3000);
   constexpr std::size_t kFree = 3000 * 1024;
   CHECK(kernels::allocate_host(kFree)->bytes() == kFree);
-  CHECK(error_of([] { kernels::allocate_host(kFree + 1); }) ==
+  CHECK(message_of([] { kernels::allocate_host(kFree + 1); }) ==
         "out of memory: 3072001 bytes requested, 3072000 free; use a smaller batch or fewer replicas");
   system.set_available(1000);
-  CHECK(error_of([] { kernels::allocate_host(std::size_t{2} << 20); }) ==
+  CHECK(message_of([] { kernels::allocate_host(std::size_t{2} << 20); }) ==
         "out of memory: 2097152 bytes requested, 1024000 free; use a smaller batch or fewer replicas");
   CHECK(kernels::allocate_host((std::size_t{2} << 20) - 1)->bytes() == 2097151);  // not checked
   const test::FakeSystem unknown;
-  CHECK(error_of([] { kernels::allocate_host(~std::size_t{0}); }) ==
+  CHECK(message_of([] { kernels::allocate_host(~std::size_t{0}); }) ==
         "out of memory: 18446744073709551615 bytes requested, an unknown number of free; use a smaller batch or fewer "
         "replicas");
 }
@@ -248,7 +248,7 @@ TEST_CASE("an allocation that fits only in the reserved address space is refused
   std::string text;
   {
     const SoftLimit space(RLIMIT_AS, used + kernels::kAddressReserve / 2);
-    text = error_of([] { kernels::allocate_host(5000); });
+    text = message_of([] { kernels::allocate_host(5000); });
   }
   CHECK_THAT(text, Catch::StartsWith("out of address space: 5056 bytes requested, "));
 }

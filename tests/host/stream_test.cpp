@@ -14,7 +14,7 @@ using namespace dp::test;
 
 namespace {
 
-ContextOptions mode(bool threaded, std::uint64_t seed = 1) {
+ContextOptions delayed_mode(bool threaded, std::uint64_t seed = 1) {
   ContextOptions options;
   options.threaded_streams = threaded;
   options.delay_seed = seed;
@@ -27,7 +27,7 @@ void run_on(HostOp& op, Stream& stream) { op.run(stream, {}, nullptr); }
 
 TEST_CASE("a stream runs its work in order, even if its queue overflows") {
   const bool threaded = GENERATE(false, true);
-  BareContext context(mode(threaded));
+  BareContext context(delayed_mode(threaded));
   const auto stream = context.make_stream();
   std::vector<int> seen;
   seen.reserve(1000);
@@ -55,7 +55,7 @@ TEST_CASE("an op receives its arguments and workspace, and too many arguments ar
     }
   };
   const bool threaded = GENERATE(false, true);
-  BareContext context(mode(threaded));
+  BareContext context(delayed_mode(threaded));
   const auto stream = context.make_stream();
   int values[kMaxOpArgs + 1], workspace = 0;
   std::iota(std::begin(values), std::end(values), 1);
@@ -71,7 +71,7 @@ TEST_CASE("an op receives its arguments and workspace, and too many arguments ar
 
 TEST_CASE("an upload reads its source before it returns, a copy when it runs") {
   const bool threaded = GENERATE(false, true);
-  BareContext context(mode(threaded));
+  BareContext context(delayed_mode(threaded));
   const auto stream = context.make_stream();
   unsigned char uploaded[kMaxUploadBytes] = {}, copied[kMaxUploadBytes] = {}, source[kMaxUploadBytes];
   std::memset(source, 1, sizeof source);
@@ -89,7 +89,7 @@ TEST_CASE("an upload reads its source before it returns, a copy when it runs") {
 
 TEST_CASE("a download completes after all earlier work before it returns, and writes nothing if that work failed") {
   const bool threaded = GENERATE(false, true);
-  BareContext context(mode(threaded));
+  BareContext context(delayed_mode(threaded));
   const auto stream = context.make_stream();
   int source = 1, changed = 2, seen = 0;
   stream->copy(&source, &changed, sizeof changed);
@@ -108,7 +108,7 @@ TEST_CASE("a download completes after all earlier work before it returns, and wr
 
 TEST_CASE("a wait delays later work until the latest record before it and no other") {
   const bool threaded = GENERATE(false, true);
-  BareContext context(mode(threaded));
+  BareContext context(delayed_mode(threaded));
   const auto first = context.make_stream(), second = context.make_stream();
   const auto event = context.make_event();
   std::atomic<bool> open_one{false}, open_two{false}, open_three{false};
@@ -165,7 +165,7 @@ TEST_CASE("enqueued work proceeds during calls on other streams and in flush") {
 
 TEST_CASE("the caller can wait for one event and query whether all work is done") {
   const bool threaded = GENERATE(false, true);
-  BareContext context(mode(threaded));
+  BareContext context(delayed_mode(threaded));
   const auto first = context.make_stream(), second = context.make_stream();
   const auto event = context.make_event();
   std::atomic<bool> open{false}, open_more{false};
@@ -190,7 +190,7 @@ TEST_CASE("a missing wait is visible in the threaded mode and fixed by the wait"
   const auto late_reads = [](bool with_wait) {
     int wrong = 0;
     for (std::uint64_t seed = 0; seed < 40; ++seed) {
-      BareContext context(mode(true, seed));
+      BareContext context(delayed_mode(true, seed));
       const auto producer = context.make_stream(), consumer = context.make_stream();
       const auto ready = context.make_event();
       std::atomic<int> x{0};  // relaxed: only the streams order the accesses
@@ -213,7 +213,7 @@ TEST_CASE("a missing wait is visible in the threaded mode and fixed by the wait"
 
 // CTest runs this in thread-sanitizer builds only. The sanitizer must report the race.
 TEST_CASE("planted race", "[.planted_race]") {
-  BareContext context(mode(true));
+  BareContext context(delayed_mode(true));
   const auto producer = context.make_stream(), consumer = context.make_stream();
   int x = 0, y = 0;
   LambdaOp write([&] { x = 1; }), read([&] { y = x; });

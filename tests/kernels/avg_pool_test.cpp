@@ -7,10 +7,10 @@ using namespace dp;
 using namespace dp::test;
 using kernels::Window;
 
-constexpr double kTolerance = 1e-6;  // sums of up to 225 cells
+constexpr double kAvgPoolTolerance = 1e-6;  // sums of up to 225 cells
 
 // By definition: every cell of the window counts, with zeros for padding.
-LayerResult naive(const HostTensor& x, const HostTensor& dy, const Window* window) {
+LayerResult naive_avg_pool(const HostTensor& x, const HostTensor& dy, const Window* window) {
   const std::int64_t h = x.shape[2], w = x.shape[3];
   const std::int64_t rows = window ? window->kernel.h : h, cols = window ? window->kernel.h : w;
   const std::int64_t stride = window ? window->stride.h : 1, padding = window ? window->padding.h : 0;
@@ -30,18 +30,18 @@ LayerResult naive(const HostTensor& x, const HostTensor& dy, const Window* windo
   return result;
 }
 
-void check_case(const Shape& x_shape, const Window* window, Random& random) {
+void check_avg_pool(const Shape& x_shape, const Window* window, Random& random) {
   const Shape y_shape = window ? window_output(x_shape, x_shape[1], *window) : Shape{x_shape[0], x_shape[1], 1, 1};
   const HostTensor x = random_tensor(x_shape, random), dy = random_tensor(y_shape, random);
-  const LayerResult expected = naive(x, dy, window);
+  const LayerResult expected = naive_avg_pool(x, dy, window);
   for (const DeviceKind kind : tested_kinds())
     for (const Layouts layouts : kLayouts) {
       INFO(to_string(Device{kind, 0}) << " layouts " << to_string(layouts) << " x " << to_string(x_shape) << " y "
                                       << to_string(y_shape));
       OpRig rig(kind);
       const LayerResult actual = avg_pool2d(rig, x, dy, window, layouts);
-      CHECK(relative_error(actual.y, expected.y) <= kTolerance);
-      CHECK(relative_error(actual.dx, expected.dx) <= kTolerance);
+      CHECK(relative_error(actual.y, expected.y) <= kAvgPoolTolerance);
+      CHECK(relative_error(actual.dx, expected.dx) <= kAvgPoolTolerance);
     }
 }
 
@@ -54,14 +54,14 @@ TEST_CASE("average pools are means over their windows with padding, forward and 
   for (const Window& window : {Window{2, 2, 0}, Window{3, 2, 1}, Window{3, 1, 1}, Window{2, 1, 0}, Window{4, 4, 2},
                                Window{1, 2, 0}, Window{8, 8, 0}})
     for (int i = 0; i < 2; ++i, ++turn)
-      check_case({1 + turn % 3, channels[turn % 5], 8 + turn % 3, 9 - turn % 2}, &window, random);
+      check_avg_pool({1 + turn % 3, channels[turn % 5], 8 + turn % 3, 9 - turn % 2}, &window, random);
 }
 
 TEST_CASE("a global average pool is the mean over an image of any shape") {
   Random random(62, RandomUse::synthetic);
   for (const Shape& x :
        {Shape{3, 64, 4, 4}, {1, 20, 3, 5}, {2, 1, 7, 2}, {2, 33, 1, 1}, {2, 16, 15, 15}, {1, 48, 20, 1}})
-    check_case(x, nullptr, random);
+    check_avg_pool(x, nullptr, random);
 }
 
 TEST_CASE("the output of a global average pool is row-major if its blocks of channels are contiguous") {

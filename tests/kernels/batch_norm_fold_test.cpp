@@ -15,14 +15,14 @@ using kernels::TensorDesc;
 
 constexpr double kEps = 1e-3;
 
-struct Case {
+struct FoldCase {
   HostTensor w, weight, bias, mean, variance;
   std::optional<HostTensor> b;  // of the convolution
 };
 
-Case random_case(const Shape& shape, bool b, Random& random) {
+FoldCase random_fold(const Shape& shape, bool b, Random& random) {
   const auto vector = [&] { return random_tensor({shape[0]}, random); };
-  Case one{random_tensor(shape, random), vector(), vector(), vector(), vector(), {}};
+  FoldCase one{random_tensor(shape, random), vector(), vector(), vector(), vector(), {}};
   for (double& value : one.variance.values) value = static_cast<float>(std::abs(value) + 0.1);
   if (b) one.b = vector();
   return one;
@@ -33,7 +33,7 @@ struct Folded {
 };
 
 // Computes the folded weights and bias in double.
-Folded expected(const Case& one) {
+Folded folded_exactly(const FoldCase& one) {
   Folded folded{one.w, one.bias};
   const std::size_t filter = one.w.values.size() / one.weight.values.size();
   for (std::size_t c = 0; c < one.weight.values.size(); ++c) {
@@ -45,7 +45,7 @@ Folded expected(const Case& one) {
 }
 
 // Also rounds `one.w` to the type of `w`.
-Folded fold(OpRig& rig, Case& one, const TensorDesc& w) {
+Folded fold(OpRig& rig, FoldCase& one, const TensorDesc& w) {
   const auto op = rig.context().make_op(BatchNormFold{w, kEps});
   const auto plain = [&](const HostTensor& t) { return rig.upload(t, rig.plain_full(t.shape)); };
   std::optional<DeviceTensor> b;
@@ -59,7 +59,7 @@ Folded fold(OpRig& rig, Case& one, const TensorDesc& w) {
 }
 
 // Returns the row-major layout and those in which replicas store the weights of convolutions.
-std::vector<TensorDesc> layouts_of(OpRig& rig, const Shape& weights) {
+std::vector<TensorDesc> weight_layouts(OpRig& rig, const Shape& weights) {
   std::vector<TensorDesc> layouts{rig.desc(weights, rig.plain(weights))};
   for (const std::int64_t size : {4, 20}) {
     const int kernel = static_cast<int>(weights[2]);
@@ -81,10 +81,10 @@ void check_folds(OpRig& rig, double tolerance) {
   for (const Shape& shape :
        {Shape{16, 3, 3, 3}, Shape{33, 16, 3, 3}, Shape{20, 17, 1, 1}, Shape{64, 64, 3, 3}, Shape{1, 1, 3, 3}})
     for (const bool b : {false, true})
-      for (const TensorDesc& layout : layouts_of(rig, shape)) {
+      for (const TensorDesc& layout : weight_layouts(rig, shape)) {
         INFO(to_string(shape) << " in " << layout.layout.name << (b ? ", with bias" : ""));
-        Case one = random_case(shape, b, random);
-        const Folded folded = fold(rig, one, layout), exact = expected(one);
+        FoldCase one = random_fold(shape, b, random);
+        const Folded folded = fold(rig, one, layout), exact = folded_exactly(one);
         CHECK(relative_error(folded.w, exact.w) < tolerance);
         CHECK(relative_error(folded.b, exact.b) < 2e-7);  // a rounded difference
       }
@@ -112,7 +112,7 @@ TEST_CASE("a convolution with folded weights gives the result of the normalisati
   Random random(62, RandomUse::synthetic);
   const Shape x{2, 20, 9, 7}, y{2, 24, 9, 7}, w{24, 20, 3, 3};
   everywhere([&](OpRig& rig) {
-    Case one = random_case(w, false, random);
+    FoldCase one = random_fold(w, false, random);
     const HostTensor images = random_tensor(x, random);
     const auto op =
         rig.context().make_op(kernels::Conv2dForward{rig.desc(x), rig.desc(w), rig.desc(y), {3, 1, 1}, true, false});

@@ -10,10 +10,8 @@ namespace {
 using namespace dp;
 using namespace dp::test;
 
-constexpr double kTolerance = 2e-6;  // a few float32 roundings per element; sums are longer but in double
-
 template <typename Check>
-void everywhere(const Check& check) {
+void in_both_layouts(const Check& check) {
   for (const DeviceKind kind : tested_kinds())
     for (const bool preferred : {false, true}) {
       OpRig rig(kind);
@@ -31,13 +29,13 @@ double largest_relative_error(const Doubles& actual, const Doubles& expected, do
 }
 
 void check_equal(const NormResult& actual, const NormResult& expected) {
-  CHECK(largest_relative_error(actual.mean, expected.mean, 1) <= kTolerance);
-  CHECK(largest_relative_error(actual.variance, expected.variance, 1e-3) <= kTolerance);
-  CHECK(relative_error(actual.y, expected.y) <= kTolerance);
-  CHECK(relative_error(actual.dz, expected.dz) <= kTolerance);
-  CHECK(relative_error(actual.dx, expected.dx) <= 2 * kTolerance);
-  CHECK(relative_error(actual.dweight, expected.dweight) <= 2 * kTolerance);
-  CHECK(relative_error(actual.dbias, expected.dbias) <= 2 * kTolerance);
+  CHECK(largest_relative_error(actual.mean, expected.mean, 1) <= kNormTolerance);
+  CHECK(largest_relative_error(actual.variance, expected.variance, 1e-3) <= kNormTolerance);
+  CHECK(relative_error(actual.y, expected.y) <= kNormTolerance);
+  CHECK(relative_error(actual.dz, expected.dz) <= kNormTolerance);
+  CHECK(relative_error(actual.dx, expected.dx) <= 2 * kNormTolerance);
+  CHECK(relative_error(actual.dweight, expected.dweight) <= 2 * kNormTolerance);
+  CHECK(relative_error(actual.dbias, expected.dbias) <= 2 * kNormTolerance);
 }
 
 // Values that are exact in float32, around `mean`.
@@ -59,7 +57,7 @@ TEST_CASE("batch normalisation equals its definition with ReLU, addend and secon
       const bool add = ++turn % 2 == 0, second = turn % 3 != 0;
       const NormCase norm = random_norm(shape, relu, add, second, random);
       const NormResult expected = naive_batch_norm(norm);
-      everywhere([&](OpRig& rig, bool preferred) {
+      in_both_layouts([&](OpRig& rig, bool preferred) {
         INFO(to_string(shape) << " relu " << relu << " add " << add << " second " << second);
         check_equal(batch_norm(rig, norm, {shape[0]}, preferred), expected);
       });
@@ -71,7 +69,7 @@ TEST_CASE("the statistics of two or three parts, also with an empty one, are tho
   for (const bool relu : {false, true}) {
     const NormCase norm = random_norm({7, 20, 6, 5}, relu, true, true, random);
     const NormResult expected = naive_batch_norm(norm);
-    everywhere([&](OpRig& rig, bool preferred) {
+    in_both_layouts([&](OpRig& rig, bool preferred) {
       for (const std::vector<std::int64_t>& parts : {std::vector<std::int64_t>{4, 3}, {1, 4, 2}, {6, 1}})
         check_equal(batch_norm(rig, norm, parts, preferred), expected);
     });
@@ -86,7 +84,7 @@ TEST_CASE("the variance stays accurate for means a thousand deviations from zero
     const std::int64_t channels = x.shape[1];
     const NormResult expected =
         naive_batch_norm({.x = x, .weight = zeros({channels}), .bias = zeros({channels}), .dy = zeros(x.shape)});
-    everywhere([&](OpRig& rig, bool preferred) {
+    in_both_layouts([&](OpRig& rig, bool preferred) {
       const Doubles moments = batch_norm_moments(rig, x, preferred ? rig.preferred(x.shape) : rig.plain(x.shape));
       const double count = moments[0];
       CHECK(count == static_cast<double>(x.shape.numel() / channels));
@@ -112,7 +110,7 @@ TEST_CASE("the variance has four digits even if all values that the pivot is cho
     }
   const NormResult expected =
       naive_batch_norm({.x = x, .weight = zeros({5}), .bias = zeros({5}), .dy = zeros(x.shape)});
-  everywhere([&](OpRig& rig, bool preferred) {
+  in_both_layouts([&](OpRig& rig, bool preferred) {
     const Doubles moments = batch_norm_moments(rig, x, preferred ? rig.preferred(x.shape) : rig.plain(x.shape));
     for (std::size_t c = 0; c < 5; ++c) {
       CHECK(moments[1 + c] == Approx(expected.mean[c]).epsilon(1e-5));
@@ -126,15 +124,15 @@ TEST_CASE("output and gradient have the accuracy of float32 for a large mean") {
   NormCase norm = random_norm({6, 20, 8, 9}, false, false, false, random);
   norm.x = around(100, 0.1, norm.x.shape, random);
   const NormResult expected = naive_batch_norm(norm);
-  everywhere([&](OpRig& rig, bool preferred) { check_equal(batch_norm(rig, norm, {2, 4}, preferred), expected); });
+  in_both_layouts([&](OpRig& rig, bool preferred) { check_equal(batch_norm(rig, norm, {2, 4}, preferred), expected); });
 }
 
 TEST_CASE("a single value normalises to the bias and passes no gradient") {
   Random random(58, RandomUse::synthetic);
   const NormCase norm = random_norm({1, 20, 1, 1}, false, false, false, random);
-  everywhere([&](OpRig& rig, bool preferred) {
+  in_both_layouts([&](OpRig& rig, bool preferred) {
     const NormResult result = batch_norm(rig, norm, {1}, preferred);
-    CHECK(relative_error({norm.bias.shape, result.y.values}, norm.bias) <= kTolerance);
+    CHECK(relative_error({norm.bias.shape, result.y.values}, norm.bias) <= kNormTolerance);
     for (const double dx : result.dx.values) CHECK(std::abs(dx) < 1e-4);  // weight / sqrt(eps) is up to 316
     for (const double dweight : result.dweight.values) CHECK(std::abs(dweight) < 1e-6);
   });
@@ -144,7 +142,7 @@ TEST_CASE("constant channels normalise to the bias") {
   Random random(55, RandomUse::synthetic);
   NormCase norm = random_norm({5, 9, 7, 10}, false, false, false, random);
   for (double& value : norm.x.values) value = static_cast<float>(0.1);
-  everywhere([&](OpRig& rig, bool preferred) {
+  in_both_layouts([&](OpRig& rig, bool preferred) {
     const NormResult result = batch_norm(rig, norm, {5}, preferred);
     for (std::size_t i = 0; i < result.y.values.size(); ++i)
       CHECK(result.y.values[i] == Approx(norm.bias.values[i / 70 % 9]).margin(1e-6));
@@ -161,7 +159,7 @@ TEST_CASE("merging skips empty parts in any position and accepts parts of one va
   };
   for (const Doubles& moments :
        {joined({one, rest}), joined({empty, one, empty, rest, empty}), joined({rest, empty, one})})
-    everywhere([&](OpRig& rig, bool) {
+    in_both_layouts([&](OpRig& rig, bool) {
       const int parts = static_cast<int>(moments.size() / 5);
       const Doubles stats = batch_norm_merge(rig, {.channels = 2, .parts = parts, .eps = 0.5}, moments);
       CHECK(stats[0] == 4);
@@ -174,7 +172,7 @@ TEST_CASE("merging skips empty parts in any position and accepts parts of one va
 
 TEST_CASE("merging stays accurate for parts whose means are a million deviations from zero") {
   const Doubles moments{10, 1e6, 0.5, 30, 1e6 + 1, 1.5};  // variance (0.5 + 1.5 + 7.5) / 40
-  everywhere([&](OpRig& rig, bool) {
+  in_both_layouts([&](OpRig& rig, bool) {
     const Doubles stats = batch_norm_merge(rig, {.channels = 1, .parts = 2, .eps = 0}, moments);
     CHECK(1 / (stats[2] * stats[2]) == Approx(9.5 / 40).epsilon(1e-9));
   });
@@ -182,7 +180,7 @@ TEST_CASE("merging stays accurate for parts whose means are a million deviations
 
 TEST_CASE("running statistics move by the momentum towards the unbiased variance, as in PyTorch") {
   // One channel with values 1, 2, 4, 5: mean 3, sum of squared deviations 10, unbiased variance 10/3.
-  everywhere([&](OpRig& rig, bool) {
+  in_both_layouts([&](OpRig& rig, bool) {
     HostTensor mean{{1}, {0.5}}, variance{{1}, {2}};
     const Doubles stats = batch_norm_merge(rig, {.channels = 1, .momentum = 0.25}, {4, 3, 10}, &mean, &variance, false);
     CHECK(stats.empty());
@@ -219,7 +217,7 @@ TEST_CASE("one op updates the running values of many normalisations independentl
     means.push_back(random_tensor({channels}, random));
     variances.push_back(random_tensor({channels}, random));
   }
-  everywhere([&](OpRig& rig, bool) {
+  in_both_layouts([&](OpRig& rig, bool) {
     std::vector<HostTensor> mean = means, variance = variances;
     std::vector<NormRunning> all;
     for (std::size_t i = 0; i < kNorms; ++i)
@@ -241,7 +239,7 @@ TEST_CASE("moments include the statistics of their part, with the bits of a sepa
   Random random(60, RandomUse::synthetic);
   for (const Shape& shape : {Shape{3, 20, 5, 7}, {2, 64, 20, 19}, {1, 132, 8, 9}, {0, 3, 4, 4}}) {
     const HostTensor x = random_tensor(shape, random);
-    everywhere([&](OpRig& rig, bool preferred) {
+    in_both_layouts([&](OpRig& rig, bool preferred) {
       INFO(to_string(shape));
       const kernels::Layout layout = preferred ? rig.preferred(shape) : rig.plain(shape);
       Doubles stats;
@@ -254,7 +252,7 @@ TEST_CASE("moments include the statistics of their part, with the bits of a sepa
 
 TEST_CASE("running statistics ignore values that are not finite") {
   const double nan = std::numeric_limits<double>::quiet_NaN(), inf = std::numeric_limits<double>::infinity();
-  everywhere([&](OpRig& rig, bool) {
+  in_both_layouts([&](OpRig& rig, bool) {
     HostTensor mean{{3}, {0.5, 0.5, 0.5}}, variance{{3}, {2, 2, 2}};
     batch_norm_merge(rig, {.channels = 3, .momentum = 0.5}, {4, nan, 3, 3, nan, 10, inf}, &mean, &variance, false);
     CHECK(mean.values == std::vector<double>{0.5, 1.75, 0.5});
@@ -268,7 +266,7 @@ TEST_CASE("evaluation normalises with the running statistics and sends no gradie
   Random random(56, RandomUse::synthetic);
   const HostTensor mean{{2}, {0.5, -2}}, variance{{2}, {3.99, 0.24}};
   const HostTensor weight{{2}, {2, 1}}, bias{{2}, {0, 1}}, x = random_tensor({2, 2, 3, 2}, random);
-  everywhere([&](OpRig& rig, bool preferred) {
+  in_both_layouts([&](OpRig& rig, bool preferred) {
     const kernels::Layout layout = preferred ? rig.preferred(x.shape) : rig.plain(x.shape);
     const Doubles stats = batch_norm_running(rig, mean, variance, 0.01);
     CHECK(stats[0] == 0);
@@ -289,7 +287,7 @@ TEST_CASE("evaluation normalises with the running statistics and sends no gradie
 TEST_CASE("gradients may be written over their inputs or not at all") {
   Random random(57, RandomUse::synthetic);
   const NormCase norm = random_norm({3, 24, 13, 14}, true, true, true, random);
-  everywhere([&](OpRig& rig, bool preferred) {
+  in_both_layouts([&](OpRig& rig, bool preferred) {
     const kernels::Layout layout = preferred ? rig.preferred(norm.x.shape) : rig.plain(norm.x.shape);
     const Doubles stats = batch_norm_merge(rig, {.channels = 24}, batch_norm_moments(rig, norm.x, layout));
     const HostTensor y = batch_norm_forward(rig, norm.x, stats, norm.weight, norm.bias, &*norm.addend, true, layout);
@@ -318,7 +316,7 @@ TEST_CASE("gradients may be written over their inputs or not at all") {
 }
 
 TEST_CASE("an empty part has zero moments and zero sums") {
-  everywhere([&](OpRig& rig, bool) {
+  in_both_layouts([&](OpRig& rig, bool) {
     const HostTensor x = zeros({0, 3, 4, 4});
     CHECK(batch_norm_moments(rig, x, rig.plain(x.shape)) == Doubles(7, 0.0));
     const NormSums sums =
@@ -332,7 +330,7 @@ TEST_CASE("an empty part has zero moments and zero sums") {
 TEST_CASE("a NaN passes the ReLU after a normalisation or an addition") {
   HostTensor x = zeros({1, 1, 2, 2});
   x.values[2] = std::numeric_limits<double>::quiet_NaN();
-  everywhere([&](OpRig& rig, bool preferred) {
+  in_both_layouts([&](OpRig& rig, bool preferred) {
     const kernels::Layout layout = preferred ? rig.preferred(x.shape) : rig.plain(x.shape);
     const HostTensor one{{1}, {1}};
     CHECK(std::isnan(batch_norm_forward(rig, x, {4, 0, 1}, one, one, nullptr, true, layout).values[2]));

@@ -10,7 +10,7 @@ using namespace dp::test;
 constexpr double kRounding = 2e-7, kSums = 2e-6;
 
 // By definition in double.
-Products naive(const HostTensor& x, const HostTensor& s, const HostTensor& dy) {
+Products naive_products(const HostTensor& x, const HostTensor& s, const HostTensor& dy) {
   Products r{zeros(x.shape), zeros(x.shape), zeros(s.shape)};
   const auto pixels = static_cast<std::size_t>(x.shape.rank() == 4 ? x.shape[2] * x.shape[3] : 1);
   const auto channels = static_cast<std::size_t>(x.shape[1]);
@@ -26,13 +26,6 @@ Products naive(const HostTensor& x, const HostTensor& s, const HostTensor& dy) {
   return r;
 }
 
-// Row-major, and the output layout of convolutions.
-std::vector<kernels::Layout> layouts_of(OpRig& rig, const Shape& shape) {
-  std::vector<kernels::Layout> layouts{rig.plain(shape)};
-  if (shape.rank() == 4) layouts.push_back(rig.preferred(shape));
-  return layouts;
-}
-
 }  // namespace
 
 TEST_CASE("a product multiplies each element, channel or pixel by its factor, in every layout and in place") {
@@ -45,7 +38,7 @@ TEST_CASE("a product multiplies each element, channel or pixel by its factor, in
   for (const auto& [x_shape, s_shape] : cases) {
     const HostTensor x = random_tensor(x_shape, random), s = random_tensor(s_shape, random),
                      dy = random_tensor(x_shape, random);
-    const Products expected = naive(x, s, dy);
+    const Products expected = naive_products(x, s, dy);
     for (const DeviceKind kind : tested_kinds())
       for (const int threads : {1, 3}) {
         OpRig rig(kind, threads);

@@ -9,16 +9,16 @@ using kernels::Window;
 
 // Sums of up to 10^4 products of random numbers in float32. Errors grow with the square root of the count, to about
 // 1e-6 of the norm.
-constexpr double kTolerance = 1e-5;
+constexpr double kConvTolerance = 1e-5;
 
-struct Case {
+struct ConvCase {
   std::int64_t n, in, out, height, width;
   Window window;
   bool bias, relu;
   std::int64_t groups = 1;
 };
 
-void check_case(const Case& c, Random& random) {
+void check_conv(const ConvCase& c, Random& random) {
   const Shape x_shape{c.n, c.in, c.height, c.width},
       w_shape{c.out, c.in / c.groups, c.window.kernel.h, c.window.kernel.w};
   const HostTensor x = random_tensor(x_shape, random), w = random_tensor(w_shape, random);
@@ -36,10 +36,10 @@ void check_case(const Case& c, Random& random) {
                                       << " bias " << c.bias << " relu " << c.relu);
       OpRig rig(kind);
       const LayerResult actual = conv2d(rig, x, w, bias, dy, c.window, c.relu, layouts);
-      CHECK(relative_error(actual.y, expected.y) <= kTolerance);
-      CHECK(relative_error(actual.dx, expected.dx) <= kTolerance);
-      CHECK(relative_error(actual.dw, expected.dw) <= kTolerance);
-      if (bias) CHECK(relative_error(actual.db, expected.db) <= kTolerance);
+      CHECK(relative_error(actual.y, expected.y) <= kConvTolerance);
+      CHECK(relative_error(actual.dx, expected.dx) <= kConvTolerance);
+      CHECK(relative_error(actual.dw, expected.dw) <= kConvTolerance);
+      if (bias) CHECK(relative_error(actual.db, expected.db) <= kConvTolerance);
     }
 }
 
@@ -51,11 +51,11 @@ TEST_CASE("convolutions of random odd shapes agree with the reference, forward a
     return from.begin()[random.below(static_cast<std::uint32_t>(from.size()))];
   };
   for (int i = 0; i < 24; ++i) {
-    Case c{.n = pick({1, 3, 7}),
-           .in = pick({1, 3, 5, 8, 13, 32}),
-           .out = pick({1, 3, 5, 8, 13, 32}),
-           .height = pick({5, 7, 9, 11}),
-           .width = pick({5, 7, 9, 13})};
+    ConvCase c{.n = pick({1, 3, 7}),
+               .in = pick({1, 3, 5, 8, 13, 32}),
+               .out = pick({1, 3, 5, 8, 13, 32}),
+               .height = pick({5, 7, 9, 11}),
+               .width = pick({5, 7, 9, 13})};
     c.window = {.kernel = static_cast<int>(pick({1, 3, 5, 7})),
                 .stride = static_cast<int>(pick({1, 2})),
                 .padding = static_cast<int>(pick({0, 1}))};
@@ -63,33 +63,33 @@ TEST_CASE("convolutions of random odd shapes agree with the reference, forward a
     if (c.window.kernel.h == 7) c.window.padding = 1;  // fits an edge of 5
     c.bias = random.below(4) != 0;
     c.relu = random.below(2) != 0;
-    check_case(c, random);
+    check_conv(c, random);
   }
 }
 
 TEST_CASE("the convolutions of mnist_convnet agree with the reference") {
   Random random(2, RandomUse::synthetic);
-  check_case({2, 1, 32, 28, 28, {3, 1, 0}, true, true}, random);
-  check_case({2, 32, 64, 26, 26, {3, 1, 0}, true, true}, random);
+  check_conv({2, 1, 32, 28, 28, {3, 1, 0}, true, true}, random);
+  check_conv({2, 32, 64, 26, 26, {3, 1, 0}, true, true}, random);
 }
 
 TEST_CASE("convolutions at the edges agree with the reference") {
   Random random(3, RandomUse::synthetic);
-  check_case({1, 1, 1, 1, 1, {1, 1, 0}, true, false}, random);
-  check_case({1, 3, 5, 1, 1, {3, 1, 1}, true, true}, random);
-  check_case({3, 5, 8, 3, 5, {3, 1, 0}, false, true}, random);
-  check_case({3, 8, 13, 6, 8, {3, 2, 0}, true, true}, random);
-  check_case({2, 13, 3, 7, 4, {1, 2, 0}, true, false}, random);
+  check_conv({1, 1, 1, 1, 1, {1, 1, 0}, true, false}, random);
+  check_conv({1, 3, 5, 1, 1, {3, 1, 1}, true, true}, random);
+  check_conv({3, 5, 8, 3, 5, {3, 1, 0}, false, true}, random);
+  check_conv({3, 8, 13, 6, 8, {3, 2, 0}, true, true}, random);
+  check_conv({2, 13, 3, 7, 4, {1, 2, 0}, true, false}, random);
 }
 
 // Shapes for which the CPU uses Winograd if oneDNN supports it: partly filled tiles (channels and rows), and batches
 // that do not divide evenly among threads.
 TEST_CASE("convolutions of many channels agree with the reference") {
   Random random(4, RandomUse::synthetic);
-  check_case({3, 32, 48, 14, 18, {3, 1, 1}, true, true}, random);
-  check_case({5, 40, 33, 16, 15, {3, 1, 1}, false, false}, random);
-  check_case({2, 64, 64, 22, 22, {3, 1, 0}, true, false}, random);
-  check_case({33, 64, 48, 4, 4, {3, 1, 1}, false, true}, random);
+  check_conv({3, 32, 48, 14, 18, {3, 1, 1}, true, true}, random);
+  check_conv({5, 40, 33, 16, 15, {3, 1, 1}, false, false}, random);
+  check_conv({2, 64, 64, 22, 22, {3, 1, 0}, true, false}, random);
+  check_conv({33, 64, 48, 4, 4, {3, 1, 1}, false, true}, random);
 }
 
 TEST_CASE("convolutions in groups, dilated, and with different sizes across and down agree with the reference") {
@@ -98,7 +98,7 @@ TEST_CASE("convolutions in groups, dilated, and with different sizes across and 
     return from.begin()[random.below(static_cast<std::uint32_t>(from.size()))];
   };
   for (int i = 0; i < 24; ++i) {
-    Case c{.n = pick({1, 3}), .height = pick({9, 11, 14}), .width = pick({9, 12, 13})};
+    ConvCase c{.n = pick({1, 3}), .height = pick({9, 11, 14}), .width = pick({9, 12, 13})};
     c.groups = pick({1, 2, 5});
     c.in = c.groups * pick({1, 3, 8}), c.out = c.groups * pick({1, 4, 8});
     c.window = {.kernel = {pick({1, 2, 3}), pick({1, 3, 4})},
@@ -107,7 +107,7 @@ TEST_CASE("convolutions in groups, dilated, and with different sizes across and 
                 .dilation = {pick({1, 2}), pick({1, 2})},
                 .more_behind = {pick({0, 1}), pick({0, 1})}};
     c.bias = random.below(2) != 0, c.relu = random.below(2) != 0;
-    check_case(c, random);
+    check_conv(c, random);
   }
 }
 
@@ -115,6 +115,6 @@ TEST_CASE("depthwise convolutions of every number of channels agree with the ref
   Random random(6, RandomUse::synthetic);
   for (const std::int64_t channels : {2, 7, 8, 16, 24, 33, 96})
     for (const Window& window : {Window{3, 1, 1}, Window{3, 2, 1}, Window{5, 1, 2}, Window{7, 1, 3}})
-      check_case({2, channels, channels, 12, 10, window, window.kernel == 5, window.stride == 2, channels}, random);
-  check_case({2, 8, 24, 9, 9, {3, 1, 1}, true, true, 8}, random);  // three outputs for each channel
+      check_conv({2, channels, channels, 12, 10, window, window.kernel == 5, window.stride == 2, channels}, random);
+  check_conv({2, 8, 24, 9, 9, {3, 1, 1}, true, true, 8}, random);  // three outputs for each channel
 }

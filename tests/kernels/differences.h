@@ -1,7 +1,10 @@
 // Central differences, for gradients in float64.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 
 #include "kernels/host_tensor.h"
 
@@ -22,6 +25,13 @@ inline HostTensor difference_quotients(HostTensor& at, const std::function<doubl
     at.values[i] = value;
   }
   return gradient;
+}
+
+// The least absolute value.
+inline double distance_from_zero(const HostTensor& tensor) {
+  double smallest = std::numeric_limits<double>::infinity();
+  for (const double value : tensor.values) smallest = std::min(smallest, std::abs(value));
+  return smallest;
 }
 
 }  // namespace dp::test

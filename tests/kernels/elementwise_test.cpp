@@ -10,21 +10,14 @@ namespace {
 using namespace dp;
 using namespace dp::test;
 
-constexpr double kTolerance = 2e-7;  // one rounding
+constexpr double kElementwiseTolerance = 2e-7;  // one rounding
 
 const Shape kShapes[] = {{1, 1},       {3, 13},      {7, 128},      {1, 1, 5, 3},
                          {3, 5, 7, 5}, {7, 8, 3, 3}, {2, 13, 4, 5}, {3, 32, 5, 7}};
 
-// Row-major, and the output layout of convolutions.
-std::vector<kernels::Layout> layouts_of(OpRig& rig, const Shape& shape) {
-  std::vector<kernels::Layout> layouts{rig.plain(shape)};
-  if (shape.rank() == 4) layouts.push_back(rig.preferred(shape));
-  return layouts;
-}
-
 // Calls check(rig, layout, in_place) on every device.
 template <typename Check>
-void everywhere(const Shape& shape, Check check) {
+void in_every_layout(const Shape& shape, Check check) {
   for (const DeviceKind kind : tested_kinds()) {
     OpRig rig(kind);
     for (const kernels::Layout& layout : layouts_of(rig, shape))
@@ -45,7 +38,7 @@ TEST_CASE("ReLU keeps positive values exactly, and its gradient follows the outp
     HostTensor y = x, dx = dy;
     for (double& value : y.values) value = std::max(0.0, value);
     for (std::size_t i = 0; i < dx.values.size(); ++i) dx.values[i] = y.values[i] > 0 ? dy.values[i] : 0;
-    everywhere(shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
+    in_every_layout(shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
       CHECK(relu_forward(rig, x, layout, in_place).values == y.values);
       CHECK(relu_backward(rig, dy, y, layout, in_place).values == dx.values);
     });
@@ -75,7 +68,7 @@ TEST_CASE("every function and its derivative agree with the reference, in every 
       OpRig oracle(DeviceKind::reference);
       const HostTensor y = function_forward(oracle, x, function, oracle.plain(shape), false);
       const HostTensor dx = function_backward(oracle, dy, x, function, oracle.plain(shape), false);
-      everywhere(shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
+      in_every_layout(shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
         CHECK(relative_error(function_forward(rig, x, function, layout, in_place), y) <= 1e-6);
         CHECK(relative_error(function_backward(rig, dy, x, function, layout, in_place), dx) <= 1e-6);
       });
@@ -88,7 +81,7 @@ TEST_CASE("every function keeps NaN, and has its limits at infinity or NaN") {
   for (const Function& function : kFunctions) {
     OpRig oracle(DeviceKind::reference);
     const HostTensor expected = function_forward(oracle, x, function, oracle.plain(x.shape), false);
-    everywhere(x.shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
+    in_every_layout(x.shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
       const HostTensor y = function_forward(rig, x, function, layout, in_place);
       INFO(name_of(function));
       CHECK(std::isnan(y.values[0]));
@@ -108,13 +101,13 @@ TEST_CASE("an addition adds, applies ReLU on request, and keeps NaN") {
         y.values[i] += b.values[i];
         if (relu) y.values[i] = std::max(0.0, y.values[i]);
       }
-      everywhere(shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
-        CHECK(relative_error(add(rig, a, b, relu, layout, in_place), y) <= kTolerance);
+      in_every_layout(shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
+        CHECK(relative_error(add(rig, a, b, relu, layout, in_place), y) <= kElementwiseTolerance);
       });
     }
   HostTensor bad = zeros({1, 1, 1, 2});
   bad.values[1] = NAN;
-  everywhere(bad.shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
+  in_every_layout(bad.shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
     CHECK(std::isnan(add(rig, bad, zeros(bad.shape), true, layout, in_place).values[1]));
   });
 }
@@ -138,8 +131,9 @@ TEST_CASE("dropout numbers elements in C, H, W order, whatever the layout") {
                           static_cast<std::uint32_t>(element / 4));
         expected.values[i] = words[element % 4] < drop_threshold(p) ? 0 : x.values[i] / (1.0 - static_cast<double>(p));
       }
-      everywhere(shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
-        CHECK(relative_error(dropout(rig, x, spec, samples, inputs, layout, in_place), expected) <= kTolerance);
+      in_every_layout(shape, [&](OpRig& rig, const kernels::Layout& layout, bool in_place) {
+        CHECK(relative_error(dropout(rig, x, spec, samples, inputs, layout, in_place), expected) <=
+              kElementwiseTolerance);
       });
     }
 }
@@ -161,7 +155,7 @@ TEST_CASE("accumulate adds element by element, any count") {
     for (std::size_t i = 0; i < sum.values.size(); ++i) sum.values[i] += x.values[i];
     for (const DeviceKind kind : tested_kinds()) {
       OpRig rig(kind);
-      CHECK(relative_error(accumulate(rig, x, y), sum) <= kTolerance);
+      CHECK(relative_error(accumulate(rig, x, y), sum) <= kElementwiseTolerance);
     }
   }
 }

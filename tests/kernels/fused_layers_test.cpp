@@ -11,7 +11,7 @@ using namespace dp;
 using namespace dp::kernels;
 using namespace dp::test;
 
-constexpr double kTolerance = 1e-5;  // as for convolutions and linear layers
+constexpr double kFusedTolerance = 1e-5;  // as for convolutions and linear layers
 
 struct Keys {
   explicit Keys(OpRig& rig, std::int64_t rows) : rig_(rig) {
@@ -32,8 +32,6 @@ TensorDesc mask_of(OpRig& rig, const TensorDesc& y) {
   return mask;
 }
 
-void* data_or_null(const std::optional<DeviceTensor>& tensor) { return tensor ? tensor->data() : nullptr; }
-
 // Compares the results of run(rig) on every device with those on the reference.
 template <typename Run>
 void on_every_device(const Run& run) {
@@ -46,7 +44,7 @@ void on_every_device(const Run& run) {
     REQUIRE(actual.size() == expected.size());
     for (std::size_t i = 0; i < actual.size(); ++i) {
       INFO("result " << i);
-      CHECK(relative_error(actual[i], expected[i]) <= kTolerance);
+      CHECK(relative_error(actual[i], expected[i]) <= kFusedTolerance);
     }
   }
 }

@@ -12,7 +12,7 @@ using namespace dp::test;
 using kernels::GatherImages;
 using kernels::GatherInputs;
 
-constexpr double kTolerance = 2e-7;  // three roundings
+constexpr double kGatherTolerance = 2e-7;  // three roundings
 
 struct Images {
   Shape shape;  // (C,H,W)
@@ -94,7 +94,7 @@ TEST_CASE("images gathered on a device have the bits of the loader's images, aug
             if (rig.context().compute_type() == DType::f32)
               CHECK(x.values == expected);
             else
-              CHECK(relative_error(x, {x.shape, expected}) <= kTolerance);
+              CHECK(relative_error(x, {x.shape, expected}) <= kGatherTolerance);
           }
         });
       }

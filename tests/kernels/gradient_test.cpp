@@ -1,6 +1,4 @@
 // Every backward op of the reference against central differences of its forward, in float64.
-#include <algorithm>
-#include <cmath>
 #include <functional>
 
 #include "kernels/differences.h"
@@ -15,12 +13,6 @@ using namespace dp::test;
 using kernels::Window;
 
 constexpr double kTolerance = 1e-9;  // for functions that are linear within the step
-
-double distance_from_zero(const HostTensor& tensor) {
-  double smallest = INFINITY;
-  for (const double value : tensor.values) smallest = std::min(smallest, std::abs(value));
-  return smallest;
-}
 
 using Layer = std::function<LayerResult(const HostTensor& x, const HostTensor& w, const HostTensor& b,
                                         const HostTensor& dy, bool relu)>;

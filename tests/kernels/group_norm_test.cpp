@@ -8,10 +8,8 @@ namespace {
 using namespace dp;
 using namespace dp::test;
 
-constexpr double kTolerance = 2e-6;  // a few float32 roundings per element; sums are longer but in double
-
 // By definition in double.
-GroupNormResult naive(const GroupNormCase& norm) {
+GroupNormResult naive_group_norm(const GroupNormCase& norm) {
   const std::int64_t channels = norm.x.shape[1], pixels = norm.x.shape[2] * norm.x.shape[3];
   const bool pixelwise = norm.groups == kernels::kEachPixel;
   const std::int64_t each = pixelwise ? channels : channels / norm.groups * pixels, step = pixelwise ? pixels : 1;
@@ -47,7 +45,7 @@ GroupNormResult naive(const GroupNormCase& norm) {
   return r;
 }
 
-GroupNormCase random_case(const Shape& shape, std::int64_t groups, Random& random) {
+GroupNormCase random_group_norm(const Shape& shape, std::int64_t groups, Random& random) {
   const Shape channels{shape[1]};
   return {.x = random_tensor(shape, random),
           .weight = random_tensor(channels, random),
@@ -57,7 +55,7 @@ GroupNormCase random_case(const Shape& shape, std::int64_t groups, Random& rando
 }
 
 void check_on_every_device(const GroupNormCase& norm, double tolerance) {
-  const GroupNormResult expected = naive(norm);
+  const GroupNormResult expected = naive_group_norm(norm);
   for (const DeviceKind kind : tested_kinds())
     for (const bool preferred : {false, true})
       for (const int threads : {1, 3}) {
@@ -91,10 +89,10 @@ TEST_CASE("group normalisation equals its definition for every division of chann
                        {{2, 300, 2, 2}, 1}, {{1, 16, 47, 45}, 16}, {{2, 32, 6, 6}, 32}};
   int turn = 0;
   for (const Sizes& sizes : all) {
-    GroupNormCase norm = random_case(sizes.shape, sizes.groups, random);
+    GroupNormCase norm = random_group_norm(sizes.shape, sizes.groups, random);
     norm.affine = ++turn % 3 != 0;
     norm.relu = turn % 2 == 0;
-    check_on_every_device(norm, kTolerance);
+    check_on_every_device(norm, kNormTolerance);
   }
 }
 
@@ -105,27 +103,27 @@ TEST_CASE("layer normalisation equals its definition, in every layout") {
                        {2, 68, 9, 4}, {1, 2500, 2, 1}, {3, 7, 8, 8},   {1, 130, 65, 1}, {2, 264, 3, 2}};
   int turn = 0;
   for (const Shape& shape : all) {
-    GroupNormCase norm = random_case(shape, kernels::kEachPixel, random);
+    GroupNormCase norm = random_group_norm(shape, kernels::kEachPixel, random);
     norm.affine = ++turn % 3 != 0;
     norm.relu = turn % 2 == 0;
-    check_on_every_device(norm, kTolerance);
+    check_on_every_device(norm, kNormTolerance);
   }
 }
 
 TEST_CASE("group normalisation of values far from zero loses only what float32 rounds off") {
   Random random(72, RandomUse::synthetic);
   for (const std::int64_t groups : {std::int64_t{3}, kernels::kEachPixel}) {
-    GroupNormCase norm = random_case({2, 24, 7, 6}, groups, random);
+    GroupNormCase norm = random_group_norm({2, 24, 7, 6}, groups, random);
     for (double& value : norm.x.values) value = static_cast<float>(1000 + value);
     // Each x and its distance from the rounded mean are exact in float32.
-    check_on_every_device(norm, kTolerance);
+    check_on_every_device(norm, kNormTolerance);
   }
 }
 
 TEST_CASE("a group or layer normalisation of no images gives zero gradients of weight and bias") {
   Random random(73, RandomUse::synthetic);
   const std::int64_t groups = GENERATE(std::int64_t{3}, kernels::kEachPixel);
-  GroupNormCase norm = random_case({1, 6, 2, 2}, groups, random);
+  GroupNormCase norm = random_group_norm({1, 6, 2, 2}, groups, random);
   norm.x = norm.dy = HostTensor{{0, 6, 2, 2}, {}};
   for (const DeviceKind kind : tested_kinds()) {
     OpRig rig(kind);

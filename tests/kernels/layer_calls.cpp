@@ -15,12 +15,6 @@ Layout asked(OpRig& rig, Layouts layouts, const Shape& shape, const Layout& chai
   return layouts == Layouts::chained ? chained : Layout{};
 }
 
-DeviceTensor upload_plain(OpRig& rig, const HostTensor& tensor) {
-  return rig.upload(tensor, rig.plain_full(tensor.shape));
-}
-
-void* data_or_null(const std::optional<DeviceTensor>& tensor) { return tensor ? tensor->data() : nullptr; }
-
 // Convolutions and linear layers differ only in their descriptors.
 struct Descriptors {
   std::function<OpDesc(TensorDesc x, TensorDesc w, TensorDesc y)> forward;
@@ -70,6 +64,12 @@ LayerResult weighted_layer(OpRig& rig, const HostTensor& x, const HostTensor& w,
 
 const char* to_string(Layouts layouts) {
   return layouts == Layouts::any ? "any" : layouts == Layouts::chained ? "chained" : "plain";
+}
+
+std::vector<Layout> layouts_of(OpRig& rig, const Shape& shape) {
+  std::vector<Layout> layouts{rig.plain(shape)};
+  if (shape.rank() == 4) layouts.push_back(rig.preferred(shape));
+  return layouts;
 }
 
 LayerResult conv2d(OpRig& rig, const HostTensor& x, const HostTensor& w, const HostTensor* b, const HostTensor& dy,

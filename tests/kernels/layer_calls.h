@@ -17,6 +17,9 @@ enum class Layouts {
 inline constexpr Layouts kLayouts[] = {Layouts::any, Layouts::chained, Layouts::plain};
 const char* to_string(Layouts layouts);
 
+// The row-major layout, and for images the output layout of convolutions.
+std::vector<kernels::Layout> layouts_of(OpRig& rig, const Shape& shape);
+
 struct LayerResult {
   HostTensor y, dx, dw, db;  // db is empty without bias
 };

@@ -6,9 +6,9 @@ namespace {
 using namespace dp;
 using namespace dp::test;
 
-constexpr double kTolerance = 1e-5;  // as for convolutions: at most 10^4 products per sum
+constexpr double kLinearTolerance = 1e-5;  // as for convolutions: at most 10^4 products per sum
 
-void check_case(const Shape& x_shape, std::int64_t out, bool bias, bool relu, Random& random) {
+void check_linear(const Shape& x_shape, std::int64_t out, bool bias, bool relu, Random& random) {
   const HostTensor x = random_tensor(x_shape, random), b = random_tensor({out}, random);
   const HostTensor w = random_tensor({out, x_shape.without_first().numel()}, random);
   const HostTensor dy = random_tensor({x_shape[0], out}, random);
@@ -21,10 +21,10 @@ void check_case(const Shape& x_shape, std::int64_t out, bool bias, bool relu, Ra
                                       << out << " bias " << bias << " relu " << relu);
       OpRig rig(kind);
       const LayerResult actual = linear(rig, x, w, bias ? &b : nullptr, dy, relu, layouts);
-      CHECK(relative_error(actual.y, expected.y) <= kTolerance);
-      CHECK(relative_error(actual.dx, expected.dx) <= kTolerance);
-      CHECK(relative_error(actual.dw, expected.dw) <= kTolerance);
-      if (bias) CHECK(relative_error(actual.db, expected.db) <= kTolerance);
+      CHECK(relative_error(actual.y, expected.y) <= kLinearTolerance);
+      CHECK(relative_error(actual.dx, expected.dx) <= kLinearTolerance);
+      CHECK(relative_error(actual.dw, expected.dw) <= kLinearTolerance);
+      if (bias) CHECK(relative_error(actual.db, expected.db) <= kLinearTolerance);
     }
 }
 
@@ -43,18 +43,18 @@ void check_after_blocked(const Shape& x_shape, std::int64_t out, Random& random)
         kernels::LinearForward{.x = x_desc, .w = rig.desc(w.shape), .y = rig.desc(dy.shape), .bias = false});
     const DeviceTensor device_w = rig.upload(w, forward->tensors()[1]), y = rig.poisoned(forward->tensors()[2]);
     rig.run(*forward, {rig.upload(x, x_desc).data(), device_w.data(), nullptr, y.data()});
-    CHECK(relative_error(rig.download(y), expected.y) <= kTolerance);
+    CHECK(relative_error(rig.download(y), expected.y) <= kLinearTolerance);
 
     const auto backward = rig.context().make_op(kernels::LinearBackwardData{y.desc, rig.desc(w.shape), x_desc});
     const DeviceTensor dx = rig.poisoned(x_desc);
     rig.run(*backward, {rig.upload(dy, y.desc).data(), rig.relaid(device_w, backward->tensors()[1]).data(), dx.data()});
-    CHECK(relative_error(rig.download(dx), expected.dx) <= kTolerance);
+    CHECK(relative_error(rig.download(dx), expected.dx) <= kLinearTolerance);
 
     const auto weights = rig.context().make_op(
         kernels::LinearBackwardWeights{.x = x_desc, .dy = y.desc, .dw = rig.desc(w.shape), .bias = false});
     const DeviceTensor dw = rig.poisoned(weights->tensors()[2]);
     rig.run(*weights, {rig.upload(x, x_desc).data(), rig.upload(dy, y.desc).data(), dw.data(), nullptr});
-    CHECK(relative_error(rig.download(dw), expected.dw) <= kTolerance);
+    CHECK(relative_error(rig.download(dw), expected.dw) <= kLinearTolerance);
   }
 }
 
@@ -64,19 +64,19 @@ TEST_CASE("linear layers agree with the reference, forward and backward, in ever
   Random random(4, RandomUse::synthetic);
   for (const bool bias : {true, false})
     for (const bool relu : {true, false}) {
-      check_case({1, 1}, 1, bias, relu, random);
-      check_case({3, 13}, 5, bias, relu, random);
-      check_case({7, 128}, 10, bias, relu, random);
-      check_case({5, 257}, 33, bias, relu, random);
+      check_linear({1, 1}, 1, bias, relu, random);
+      check_linear({3, 13}, 5, bias, relu, random);
+      check_linear({7, 128}, 10, bias, relu, random);
+      check_linear({5, 257}, 33, bias, relu, random);
     }
 }
 
 TEST_CASE("a linear layer flattens (N, C, H, W) in C, H, W order whatever the layout") {
   Random random(5, RandomUse::synthetic);
-  check_case({3, 8, 3, 5}, 13, true, true, random);
-  check_case({1, 5, 3, 3}, 8, true, false, random);
-  check_case({7, 13, 1, 1}, 3, false, true, random);
-  check_case({2, 64, 12, 12}, 16, true, true, random);
+  check_linear({3, 8, 3, 5}, 13, true, true, random);
+  check_linear({1, 5, 3, 3}, 8, true, false, random);
+  check_linear({7, 13, 1, 1}, 3, false, true, random);
+  check_linear({2, 64, 12, 12}, 16, true, true, random);
 }
 
 TEST_CASE("a linear layer reads a blocked tensor in place and ignores its padded channels") {

@@ -12,7 +12,7 @@ using namespace dp::test;
 using kernels::StepInputs;
 using kernels::StepResults;
 
-constexpr double kTolerance = 1e-6;  // exp and log in float32, a few roundings
+constexpr double kLossTolerance = 1e-6;  // exp and log in float32, a few roundings
 
 std::vector<std::int32_t> random_labels(std::int64_t n, std::int64_t classes, Random& random) {
   std::vector<std::int32_t> labels;
@@ -39,8 +39,8 @@ TEST_CASE("softmax cross-entropy agrees with the reference, with and without lab
           const LossResult actual = softmax_cross_entropy(rig, logits, labels, inputs);
           // With a single class or a certain prediction, the gradient is a small difference of numbers near 1.
           CHECK(norm(actual.dlogits.values) == Approx(norm(expected.dlogits.values)).margin(1e-6));
-          if (classes > 1) CHECK(relative_error(actual.dlogits, expected.dlogits) <= 10 * kTolerance);
-          CHECK(actual.results.loss_sum == Approx(expected.results.loss_sum).epsilon(kTolerance).margin(1e-6));
+          if (classes > 1) CHECK(relative_error(actual.dlogits, expected.dlogits) <= 10 * kLossTolerance);
+          CHECK(actual.results.loss_sum == Approx(expected.results.loss_sum).epsilon(kLossTolerance).margin(1e-6));
           CHECK(actual.results.samples == batch);
           CHECK(actual.results.top1 == expected.results.top1);
           CHECK(actual.results.top5 == expected.results.top5);
@@ -128,13 +128,13 @@ TEST_CASE("a class with a logit of minus infinity does not change the loss of ot
   const HostTensor logits{{1, 3}, {0, -std::numeric_limits<double>::infinity(), 0}};
   everywhere([&](OpRig& rig) {
     const LossResult result = softmax_cross_entropy(rig, logits, {2}, {});
-    CHECK(result.results.loss_sum == Approx(std::log(2.0)).epsilon(kTolerance));
+    CHECK(result.results.loss_sum == Approx(std::log(2.0)).epsilon(kLossTolerance));
     CHECK(result.results.nonfinite == 0);
     CHECK(result.results.top1 == 0);
     CHECK(result.results.top5 == 1);
-    CHECK(result.dlogits.values[0] == Approx(0.5).epsilon(kTolerance));
+    CHECK(result.dlogits.values[0] == Approx(0.5).epsilon(kLossTolerance));
     CHECK(result.dlogits.values[1] == 0);
-    CHECK(result.dlogits.values[2] == Approx(-0.5).epsilon(kTolerance));
+    CHECK(result.dlogits.values[2] == Approx(-0.5).epsilon(kLossTolerance));
   });
 }
 
@@ -169,8 +169,8 @@ TEST_CASE("losses of outputs agree with the reference, also scaled") {
         everywhere([&](OpRig& rig) {
           INFO(name_of(loss) << ", batch " << batch << ", " << outputs << " outputs");
           const LossResult actual = loss_of_outputs(rig, loss, y, t, inputs);
-          CHECK(relative_error(actual.dlogits, expected.dlogits) <= kTolerance);
-          CHECK(actual.results.loss_sum == Approx(expected.results.loss_sum).epsilon(kTolerance));
+          CHECK(relative_error(actual.dlogits, expected.dlogits) <= kLossTolerance);
+          CHECK(actual.results.loss_sum == Approx(expected.results.loss_sum).epsilon(kLossTolerance));
           CHECK(actual.results.samples == batch);
           CHECK(actual.results.top1 == 0);
           CHECK(actual.results.top5 == 0);
@@ -178,7 +178,7 @@ TEST_CASE("losses of outputs agree with the reference, also scaled") {
           if (rig.kind() == DeviceKind::cpu) return;  // float16 needs GPUs
           HostTensor larger = loss_of_outputs(rig, loss, y, t, inputs, true, {}, 1024.0f).dlogits;
           for (double& value : larger.values) value /= 1024;
-          CHECK(relative_error(larger, expected.dlogits) <= kTolerance);
+          CHECK(relative_error(larger, expected.dlogits) <= kLossTolerance);
         });
       }
 }

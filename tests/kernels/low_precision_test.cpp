@@ -26,7 +26,7 @@ constexpr double kFull = 2e-6;  // float32 results: gradients of weights, as wit
 // check(rig, oracle) for each type on each device that supports it. CPUs have bfloat16 only: by their own instructions,
 // where they have them, and emulated.
 template <typename Check>
-void everywhere(const Check& check) {
+void in_low_precision(const Check& check) {
   for (const DType type : kLow) {
     OpRig oracle(DeviceKind::reference, 1, type);
     const auto on = [&](DeviceKind kind, const char* how) {
@@ -85,7 +85,7 @@ void check_layer(OpRig& rig, const LayerResult& actual, const LayerResult& expec
 TEST_CASE("mixed precision: every output of an op is a value of its type") {
   Random random(31, RandomUse::synthetic);
   const HostTensor a = random_tensor({3, 8, 5, 7}, random), b = random_tensor({3, 8, 5, 7}, random);
-  everywhere([&](OpRig& rig, OpRig&) {
+  in_low_precision([&](OpRig& rig, OpRig&) {
     const HostTensor y = add(rig, a, b, false, rig.plain(a.shape), false);
     for (const double value : y.values) {
       const float single = static_cast<float>(value),
@@ -115,7 +115,7 @@ TEST_CASE("mixed precision: convolutions and their gradients agree with the roun
     const HostTensor b = random_tensor({c.out}, random),
                      dy = random_tensor(window_output(x.shape, c.out, c.window), random);
     const HostTensor* const bias = c.bias ? &b : nullptr;
-    everywhere([&](OpRig& rig, OpRig& oracle) {
+    in_low_precision([&](OpRig& rig, OpRig& oracle) {
       const LayerResult expected = conv2d(oracle, x, w, bias, dy, c.window, c.relu, Layouts::plain);
       for (const Layouts layouts : kLayouts) {
         INFO("x " << to_string(x.shape) << " w " << to_string(w.shape) << " layouts " << to_string(layouts));
@@ -133,7 +133,7 @@ TEST_CASE("mixed precision: linear layers and their gradients agree with the rou
                        w = random_tensor({outputs, shape.without_first().numel()}, random);
       const HostTensor b = random_tensor({outputs}, random), dy = random_tensor({shape[0], outputs}, random);
       const bool relu = outputs == 36;
-      everywhere([&](OpRig& rig, OpRig& oracle) {
+      in_low_precision([&](OpRig& rig, OpRig& oracle) {
         const LayerResult expected = linear(oracle, x, w, &b, dy, relu, Layouts::plain);
         for (const Layouts layouts : kLayouts) {
           INFO("x " << to_string(x.shape) << " outputs " << outputs << " layouts " << to_string(layouts));
@@ -148,7 +148,7 @@ TEST_CASE("mixed precision: ReLU, additions and dropout agree with the rounded r
   const StepInputs inputs{.seed = 0xfedcba9876543210, .step = 5};
   for (const Shape& shape : {Shape{3, 13}, Shape{7, 128}, Shape{3, 5, 7, 5}, Shape{2, 32, 5, 7}}) {
     const HostTensor a = random_tensor(shape, random), b = random_tensor(shape, random);
-    everywhere([&](OpRig& rig, OpRig& oracle) {
+    in_low_precision([&](OpRig& rig, OpRig& oracle) {
       std::vector<kernels::Layout> layouts{rig.plain(shape)};
       if (shape.rank() == 4) layouts.push_back(rig.preferred(shape));
       const kernels::Layout plain = oracle.plain(shape);
@@ -172,7 +172,7 @@ TEST_CASE("mixed precision: functions and their derivatives agree with the round
   for (const Shape& shape : {Shape{3, 13}, Shape{3, 5, 7, 5}, Shape{2, 32, 5, 7}}) {
     const HostTensor x = random_tensor(shape, random), dy = random_tensor(shape, random);
     for (const Function function : {Function(Sigmoid{}), Function(Silu{}), Function(Gelu{}), Function(LeakyRelu{})})
-      everywhere([&](OpRig& rig, OpRig& oracle) {
+      in_low_precision([&](OpRig& rig, OpRig& oracle) {
         std::vector<kernels::Layout> layouts{rig.plain(shape)};
         if (shape.rank() == 4) layouts.push_back(rig.preferred(shape));
         const kernels::Layout plain = oracle.plain(shape);
@@ -191,7 +191,7 @@ TEST_CASE("mixed precision: functions and their derivatives agree with the round
 TEST_CASE("mixed precision: float16 overflows to infinity, bfloat16 does not, and both keep NaN") {
   HostTensor x = zeros({1, 8, 1, 2});
   x.values[0] = 60000, x.values[1] = -60000, x.values[2] = NAN;
-  everywhere([&](OpRig& rig, OpRig&) {
+  in_low_precision([&](OpRig& rig, OpRig&) {
     const HostTensor y = add(rig, x, x, false, rig.plain(x.shape), false);
     const bool half = rig.context().activation_type() == DType::f16;
     CHECK(std::isinf(y.values[0]) == half);
@@ -212,7 +212,7 @@ TEST_CASE("mixed precision: pools agree with the rounded reference, in every lay
       const bool relu = channels != 5;
       PoolOptions options{.window = window, .relu = relu};
       if (channels == 8) options.dropout = kernels::DropoutSpec{0.25f, 3};
-      everywhere([&](OpRig& rig, OpRig& oracle) {
+      in_low_precision([&](OpRig& rig, OpRig& oracle) {
         const auto max = max_pool2d(oracle, x, dy, options, keys_of(3), inputs, Layouts::plain);
         const auto mean = avg_pool2d(oracle, x, dy, &window, Layouts::plain);
         const auto global = avg_pool2d(oracle, x, pixel, nullptr, Layouts::plain);
@@ -232,7 +232,7 @@ TEST_CASE("mixed precision: products are rounded once, and copied channels are e
   const HostTensor x = random_tensor(shape, random), dy = random_tensor(shape, random);
   for (const Shape& factors : {shape, Shape{7, 20, 1, 1}, Shape{7, 1, 6, 5}}) {
     const HostTensor s = random_tensor(factors, random);
-    everywhere([&](OpRig& rig, OpRig& oracle) {
+    in_low_precision([&](OpRig& rig, OpRig& oracle) {
       const Products expected = multiply(oracle, x, s, dy, oracle.plain(shape), false);
       for (const kernels::Layout& layout : {rig.plain(shape), rig.preferred(shape)}) {
         INFO(layout.name << " by " << to_string(factors));
@@ -244,7 +244,7 @@ TEST_CASE("mixed precision: products are rounded once, and copied channels are e
     });
   }
   const HostTensor before = random_tensor({7, 31, 6, 5}, random);
-  everywhere([&](OpRig& rig, OpRig& oracle) {
+  in_low_precision([&](OpRig& rig, OpRig& oracle) {
     const HostTensor expected = copy_channels(oracle, x, before, {3, 14, 17}, {}, {});
     for (const kernels::Layout& layout : {rig.plain(shape), rig.preferred(shape)})
       CHECK(copy_channels(rig, x, before, {3, 14, 17}, layout, {}).values == expected.values);
@@ -258,7 +258,7 @@ TEST_CASE("mixed precision: group and layer normalisation have exact statistics 
       const NormCase values = random_norm(shape, false, false, false, random);
       const GroupNormCase norm{
           .x = values.x, .weight = values.weight, .bias = values.bias, .dy = values.dy, .groups = groups};
-      everywhere([&](OpRig& rig, OpRig& oracle) {
+      in_low_precision([&](OpRig& rig, OpRig& oracle) {
         const GroupNormResult expected = group_norm(oracle, norm, false);
         for (const bool preferred : {false, true}) {
           INFO(to_string(shape) << " groups " << groups << " preferred " << preferred);
@@ -280,7 +280,7 @@ TEST_CASE("mixed precision: batch normalisation has exact statistics and rounds 
     for (const bool relu : {false, true})
       for (const bool add : {false, true}) {
         const NormCase norm = random_norm(shape, relu, add, add, random);
-        everywhere([&](OpRig& rig, OpRig& oracle) {
+        in_low_precision([&](OpRig& rig, OpRig& oracle) {
           const NormResult expected = batch_norm(oracle, norm, {shape[0] - 2, 2}, false);
           for (const bool preferred : {false, true}) {
             INFO(to_string(shape) << " relu " << relu << " add " << add << " preferred " << preferred);
@@ -303,7 +303,7 @@ TEST_CASE("mixed precision: Reorder casts in every layout and back without loss"
   Random random(37, RandomUse::synthetic);
   for (const std::int64_t channels : {1, 3, 13, 32}) {
     const HostTensor x = scaled(random_tensor({3, channels, 5, 7}, random), 300);
-    everywhere([&](OpRig& rig, OpRig& oracle) {
+    in_low_precision([&](OpRig& rig, OpRig& oracle) {
       const kernels::TensorDesc plain = rig.desc(x.shape, rig.plain(x.shape)),
                                 last = rig.desc(x.shape, rig.preferred(x.shape));
       const HostTensor expected = oracle.download(oracle.upload(x, oracle.desc(x.shape, oracle.plain(x.shape))));
@@ -328,7 +328,7 @@ TEST_CASE("mixed precision: the update writes the weights' copy unless it is ski
     for (const bool momentum : {false, true}) {
       const HostTensor w = random_tensor({count}, random), m = random_tensor({count}, random),
                        g = random_tensor({count}, random);
-      everywhere([&](OpRig& rig, OpRig& oracle) {
+      in_low_precision([&](OpRig& rig, OpRig& oracle) {
         HostTensor expected_w = w, expected_m = m, actual_w = w, actual_m = m;
         const HostTensor expected = sgd_update(oracle, expected_w, g, momentum ? &expected_m : nullptr, sgd, {});
         const HostTensor copy = sgd_update(rig, actual_w, g, momentum ? &actual_m : nullptr, sgd, {});
@@ -349,7 +349,7 @@ TEST_CASE("mixed precision: the loss scale multiplies the loss's gradient, not t
     const HostTensor logits = random_tensor({batch, 10}, random);
     const std::vector<std::int32_t> labels(static_cast<std::size_t>(batch), 3);
     const StepInputs inputs{.loss_scale = 0.125f, .label_smoothing = 0.1f};
-    everywhere([&](OpRig& rig, OpRig&) {
+    in_low_precision([&](OpRig& rig, OpRig&) {
       if (rig.kind() == DeviceKind::cpu) return;  // it has no float16, for which losses are scaled
       const LossResult plain = softmax_cross_entropy(rig, logits, labels, inputs);
       const LossResult large = softmax_cross_entropy(rig, logits, labels, inputs, true, {}, 65536.0f);
@@ -362,7 +362,7 @@ TEST_CASE("mixed precision: the loss scale multiplies the loss's gradient, not t
 TEST_CASE("mixed precision: norm and clipping use the unscaled gradient, and an overflow halves the scale") {
   const double infinity = std::numeric_limits<double>::infinity();
   const kernels::LossScaling scaling{.interval = 3};
-  everywhere([&](OpRig& rig, OpRig&) {
+  in_low_precision([&](OpRig& rig, OpRig&) {
     if (rig.kind() == DeviceKind::cpu) return;
     kernels::LossScaler scaler{.scale = 1024};
     const double scaled_sum = 25.0 * 1024 * 1024;  // of a gradient of norm 5

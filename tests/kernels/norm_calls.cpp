@@ -20,9 +20,6 @@ Doubles download_doubles(OpRig& rig, const Buffer& memory, std::size_t count) {
 std::unique_ptr<Buffer> poisoned_doubles(OpRig& rig, std::size_t count) {
   return upload_doubles(rig, Doubles(count, std::numeric_limits<double>::quiet_NaN()));
 }
-DeviceTensor upload_plain(OpRig& rig, const HostTensor& tensor) {
-  return rig.upload(tensor, rig.plain_full(tensor.shape));
-}
 DeviceTensor poisoned_plain(OpRig& rig, const Shape& shape) { return rig.poisoned(rig.plain_full(shape)); }
 
 std::size_t of_channels(const HostTensor& x) { return static_cast<std::size_t>(2 * x.shape[1]); }

@@ -7,6 +7,8 @@
 
 namespace dp::test {
 
+inline constexpr double kNormTolerance = 2e-6;  // a few float32 roundings per element; sums are longer but in double
+
 using Doubles = std::vector<double>;  // moments, stats, sums: in the layout of kernels/ops.h
 
 // With `eps` it also returns the stats of this part, in `stats_of_part`.

@@ -1,24 +1,12 @@
 // The reference's backward of normalisations, average pools and additions against central differences of the
 // forward, in float64.
-#include <cmath>
-
 #include "kernels/differences.h"
 #include "kernels/layer_calls.h"
 #include "kernels/norm_calls.h"
 #include "support/catch.h"
 
-namespace {
-
 using namespace dp;
 using namespace dp::test;
-
-double distance_from_zero(const HostTensor& tensor) {
-  double smallest = INFINITY;
-  for (const double value : tensor.values) smallest = std::min(smallest, std::abs(value));
-  return smallest;
-}
-
-}  // namespace
 
 TEST_CASE("gradients of batch normalisation equal difference quotients through the statistics of all parts") {
   OpRig rig(DeviceKind::reference);

@@ -65,4 +65,11 @@ class OpRig {
   std::unique_ptr<kernels::Stream> stream_;  // after context_: destroyed first
 };
 
+// Row-major, of the compute type.
+inline DeviceTensor upload_plain(OpRig& rig, const HostTensor& tensor) {
+  return rig.upload(tensor, rig.plain_full(tensor.shape));
+}
+
+inline void* data_or_null(const std::optional<DeviceTensor>& tensor) { return tensor ? tensor->data() : nullptr; }
+
 }  // namespace dp::test

@@ -10,7 +10,7 @@ using kernels::StepInputs;
 using kernels::Window;
 
 // A maximum is copied. Only dropout's scale rounds.
-constexpr double kTolerance = 2e-7;
+constexpr double kMaxPoolTolerance = 2e-7;
 
 std::vector<std::int64_t> sample_keys(std::int64_t n) {
   std::vector<std::int64_t> keys;
@@ -18,7 +18,7 @@ std::vector<std::int64_t> sample_keys(std::int64_t n) {
   return keys;
 }
 
-void check_case(const HostTensor& x, const HostTensor& dy, const PoolOptions& options) {
+void check_max_pool(const HostTensor& x, const HostTensor& dy, const PoolOptions& options) {
   const auto keys = sample_keys(x.shape[0]);
   const StepInputs inputs{.seed = 0x123456789abcdef0, .step = 7};
   OpRig oracle(DeviceKind::reference);
@@ -31,14 +31,14 @@ void check_case(const HostTensor& x, const HostTensor& dy, const PoolOptions& op
                                       << options.training << " dropout " << options.dropout.has_value());
       OpRig rig(kind);
       const LayerResult actual = max_pool2d(rig, x, dy, options, keys, inputs, layouts);
-      CHECK(relative_error(actual.y, expected.y) <= kTolerance);
-      if (options.training) CHECK(relative_error(actual.dx, expected.dx) <= kTolerance);
+      CHECK(relative_error(actual.y, expected.y) <= kMaxPoolTolerance);
+      if (options.training) CHECK(relative_error(actual.dx, expected.dx) <= kMaxPoolTolerance);
     }
 }
 
 void check_random(const Shape& shape, const PoolOptions& options, Random& random) {
-  check_case(random_tensor(shape, random), random_tensor(window_output(shape, shape[1], options.window), random),
-             options);
+  check_max_pool(random_tensor(shape, random), random_tensor(window_output(shape, shape[1], options.window), random),
+                 options);
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ TEST_CASE("the first of equal maxima gets the gradient") {
   for (double& value : x.values) value = static_cast<double>(random.below(3)) - 1;  // ties everywhere
   for (const bool relu : {false, true})
     for (const Window& window : {Window{2, 2, 0}, Window{3, 1, 1}})
-      check_case(x, random_tensor(window_output(x.shape, 13, window), random), {.window = window, .relu = relu});
+      check_max_pool(x, random_tensor(window_output(x.shape, 13, window), random), {.window = window, .relu = relu});
 }
 
 TEST_CASE("padding never wins a maximum, not even against negative numbers") {
@@ -98,8 +98,8 @@ TEST_CASE("padding never wins a maximum, not even against negative numbers") {
   for (const double value :
        max_pool2d(rig, x, zeros({2, 5, 3, 3}), {.window = window}, {}, {}, Layouts::plain).y.values)
     CHECK(value < -1);
-  check_case(x, random_tensor({2, 5, 3, 3}, random), {.window = window});
-  check_case(x, random_tensor({2, 5, 3, 3}, random), {.window = window, .relu = true});
+  check_max_pool(x, random_tensor({2, 5, 3, 3}, random), {.window = window});
+  check_max_pool(x, random_tensor({2, 5, 3, 3}, random), {.window = window, .relu = true});
 }
 
 TEST_CASE("the reference's masks number the window cells as ops.h does") {

@@ -8,10 +8,6 @@ namespace {
 
 using namespace dp::kernels;
 
-DeviceTensor upload_plain(OpRig& rig, const HostTensor& tensor) {
-  return rig.upload(tensor, rig.plain_full(tensor.shape));
-}
-
 // Runs an op of the loss family.
 LossResult run_loss(OpRig& rig, Op& op, const HostTensor& logits, std::span<const std::byte> targets,
                     const StepInputs& inputs, bool gradient, const StepResults& before, std::optional<float> scale) {

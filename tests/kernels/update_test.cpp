@@ -14,7 +14,7 @@ using namespace dp::test;
 using kernels::StepInputs;
 using kernels::StepResults;
 
-constexpr double kTolerance = 1e-6;  // a few float32 roundings per element
+constexpr double kUpdateTolerance = 1e-6;  // a few float32 roundings per element
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Every optimizer with default options, and others that use other slots or branches.
@@ -45,8 +45,8 @@ TEST_CASE("the SGD update agrees with the reference with momentum, Nesterov, dec
             INFO("count " << count << " momentum " << momentum << " nesterov " << nesterov << " decay " << decay);
             HostTensor actual_w = w, actual_m = m;
             sgd_update(rig, actual_w, g, momentum > 0 ? &actual_m : nullptr, sgd, results);
-            CHECK(relative_error(actual_w, expected_w) <= kTolerance);
-            CHECK(relative_error(actual_m, expected_m) <= kTolerance);
+            CHECK(relative_error(actual_w, expected_w) <= kUpdateTolerance);
+            CHECK(relative_error(actual_m, expected_m) <= kUpdateTolerance);
           });
         }
 }
@@ -84,7 +84,7 @@ TEST_CASE("every update agrees with the reference in early and late updates, wit
           const std::vector<HostTensor> actual = updated(rig);
           for (std::size_t i = 0; i < actual.size(); ++i) {
             INFO(name_of(optimizer) << " count " << count << " updates " << updates << " tensor " << i);
-            CHECK(relative_error(actual[i], expected[i]) <= kTolerance);
+            CHECK(relative_error(actual[i], expected[i]) <= kUpdateTolerance);
           }
         });
       }
@@ -109,7 +109,7 @@ TEST_CASE("each unit of sixteen elements is updated with the rate and decay of i
   everywhere([&](OpRig& rig) {
     HostTensor actual = w, momenta = m;
     optimizer_update(rig, kernels::kind_of(Sgd{.momentum = 0.9f}), actual, g, {&momenta}, inputs, {}, groups);
-    CHECK(relative_error(actual, expected) <= kTolerance);
+    CHECK(relative_error(actual, expected) <= kUpdateTolerance);
   });
 }
 
@@ -138,7 +138,7 @@ TEST_CASE("a moving average moves towards the weights by one minus the decay") {
         expected.values[i] = decay * average.values[i] + (1 - decay) * x.values[i];
       everywhere([&](OpRig& rig) {
         INFO("count " << count << " decay " << decay);
-        CHECK(relative_error(moving_average(rig, x, average, decay), expected) <= kTolerance);
+        CHECK(relative_error(moving_average(rig, x, average, decay), expected) <= kUpdateTolerance);
       });
     }
 }

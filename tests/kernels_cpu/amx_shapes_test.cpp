@@ -11,12 +11,12 @@ using namespace dp;
 using namespace dp::kernels;
 using namespace dp::kernels::amx;
 
-struct Case {
+struct PackCase {
   Window window;
   std::int64_t images, height, width;  // of x
 };
 
-Shapes shapes_of(const Case& c) {
+Shapes shapes_of(const PackCase& c) {
   const Shape out = test::window_output({c.images, 16, c.height, c.width}, 16, c.window);
   ActivationView x, dy;
   x.n = dy.n = c.images;
@@ -24,7 +24,7 @@ Shapes shapes_of(const Case& c) {
   return Shapes(c.window, x, dy);
 }
 
-const Case kShared{{3, 1, 1}, 3, 16, 16}, kOdd{{3, 1, 1}, 7, 7, 7}, kStrided{{3, 2, 1}, 3, 15, 13},
+const PackCase kShared{{3, 1, 1}, 3, 16, 16}, kOdd{{3, 1, 1}, 7, 7, 7}, kStrided{{3, 2, 1}, 3, 15, 13},
     kOne{{1, 1, 0}, 70, 4, 4}, kLimit{{3, 1, 1}, 2, 8, 8}, kUneven{{3, 1, 1}, 2, 10, 10}, kCell{{1, 1, 0}, 64, 1, 1},
     kSmallStrided{{3, 2, 1}, 4, 8, 8};
 
@@ -32,7 +32,7 @@ const Case kShared{{3, 1, 1}, 3, 16, 16}, kOdd{{3, 1, 1}, 7, 7, 7}, kStrided{{3,
 
 TEST_CASE("AMX: images are packed in units that fill tiles, and large images share copies between taps") {
   struct Expected {
-    Case c;
+    PackCase c;
     bool by_column;
     std::int64_t copies, rows, unit, depth, line, block, pitch, plane, elements;
     bool permuted;
@@ -67,7 +67,7 @@ TEST_CASE("AMX: images are packed in units that fill tiles, and large images sha
 }
 
 TEST_CASE("AMX: the copy of a tap begins at the tap, and its columns are found in the transposed image") {
-  for (const Case& c : {kShared, kOdd, kStrided, kOne, kSmallStrided, Case{{5, 3, 2}, 2, 11, 10}}) {
+  for (const PackCase& c : {kShared, kOdd, kStrided, kOne, kSmallStrided, PackCase{{5, 3, 2}, 2, 11, 10}}) {
     const Shapes s = shapes_of(c);
     for (std::int64_t number = 0; number < s.copies; ++number) {
       INFO("copy " << number << ", kernel " << c.window.kernel.h << ", stride " << c.window.stride.h);
@@ -85,7 +85,7 @@ TEST_CASE("AMX: the copy of a tap begins at the tap, and its columns are found i
 }
 
 TEST_CASE("AMX: a permutation takes each pixel of a copy from its place in the transposed image") {
-  for (const Case& c : {kOdd, kOne, kLimit, kSmallStrided}) {
+  for (const PackCase& c : {kOdd, kOne, kLimit, kSmallStrided}) {
     const Shapes s = shapes_of(c);
     const Planar planar(s);
     for (std::int64_t number = 0; number < s.copies; ++number) {

@@ -6,6 +6,7 @@
 #include "kernels/device/cpu/bfloat16.h"
 #include "kernels/device/cpu/cpu_layout.h"
 #include "kernels/layer_calls.h"
+#include "kernels_cpu/tagged.h"
 #include "support/catch.h"
 
 namespace {
@@ -13,26 +14,21 @@ namespace {
 using namespace dp;
 using namespace dp::kernels;
 using namespace dp::test;
-using Tag = dnnl::memory::format_tag;
 
-TensorDesc with_tag(const Shape& shape, DType type, Tag tag) {
-  const auto element = type == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
-  return {shape, type, make_layout(DnnlDesc(dims_of(shape), element, tag), type)};
-}
-
-struct Case {
+struct AmxCase {
   Shape x;
   std::int64_t out;
   Window window;
 };
 
-struct Gradients {
+struct AmxGradients {
   HostTensor dw, db, dx;
 };
 
 CpuOpOptions with(int threads) { return {.threads = threads, .bfloat16 = true}; }
 
-Gradients own(const Case& c, const HostTensor& x, const HostTensor& w, const HostTensor& dy, Tag tag, int threads) {
+AmxGradients own(const AmxCase& c, const HostTensor& x, const HostTensor& w, const HostTensor& dy, Tag tag,
+                 int threads) {
   OpRig rig(DeviceKind::cpu, threads, DType::bf16);
   const TensorDesc xs = with_tag(x.shape, DType::bf16, tag), ys = with_tag(dy.shape, DType::bf16, tag);
   const TensorDesc ws = with_tag(w.shape, DType::f32, Tag::OIhw16i16o), bs = rig.plain_full({c.out});
@@ -41,7 +37,7 @@ Gradients own(const Case& c, const HostTensor& x, const HostTensor& w, const Hos
   const DeviceTensor image = rig.upload(x, xs), gradient = rig.upload(dy, ys), dw = rig.poisoned(ws),
                      db = rig.poisoned(bs);
   rig.run(*weights, {image.data(), gradient.data(), dw.data(), db.data()});
-  Gradients result{rig.download(dw), rig.download(db), {}};
+  AmxGradients result{rig.download(dw), rig.download(db), {}};
   const TensorDesc low = with_tag(w.shape, DType::bf16, Tag::OIhw16i16o);
   if (const auto data = make_flipped_backward_data({ys, low, xs, c.window}, with(threads))) {
     const DeviceTensor kernel = rig.upload(w, low), dx = rig.poisoned(xs);
@@ -56,7 +52,7 @@ Gradients own(const Case& c, const HostTensor& x, const HostTensor& w, const Hos
 TEST_CASE("gradients with AMX tiles agree with the reference, with the same bits on any number of threads") {
   if (!has_amx()) return mark_skipped("this processor has no AMX");
   Random random(83, RandomUse::synthetic);
-  const Case cases[] = {
+  const AmxCase cases[] = {
       {{3, 64, 16, 16}, 64, {3, 1, 1}},  // the taps of a column share a copy; two blocks of each side
       {{2, 32, 32, 32}, 32, {3, 1, 1}}, {{70, 16, 16, 16}, 16, {3, 1, 1}},  // several chunks, several groups
       {{2, 16, 8, 32}, 48, {3, 1, 1}},                                      // odd numbers of blocks
@@ -67,7 +63,7 @@ TEST_CASE("gradients with AMX tiles agree with the reference, with the same bits
       {{3, 32, 16, 16}, 64, {1, 2, 0}}, {{3, 64, 6, 5}, 128, {1, 1, 0}},   {{2, 16, 9, 9}, 16, {3, 3, 0}},
       {{2, 16, 1, 1}, 16, {3, 1, 1}},   {{70, 128, 4, 4}, 128, {3, 1, 1}}};  // several groups of images
   int with_data = 0;
-  for (const Case& c : cases) {
+  for (const AmxCase& c : cases) {
     const HostTensor x = random_tensor(c.x, random),
                      w = random_tensor({c.out, c.x[1], c.window.kernel.h, c.window.kernel.h}, random);
     const HostTensor dy = random_tensor(window_output(c.x, c.out, c.window), random),
@@ -77,7 +73,7 @@ TEST_CASE("gradients with AMX tiles agree with the reference, with the same bits
     for (const Tag tag : {Tag::nhwc, Tag::nChw16c}) {
       INFO("x " << to_string(c.x) << " out " << c.out << " window " << c.window.kernel.h << " stride "
                 << c.window.stride.h << " nhwc " << (tag == Tag::nhwc));
-      const Gradients alone = own(c, x, w, dy, tag, 1);
+      const AmxGradients alone = own(c, x, w, dy, tag, 1);
       CHECK(relative_error(alone.dw, expected.dw) <= 2e-6);
       CHECK(relative_error(alone.db, expected.db) <= 2e-6);
       if (!alone.dx.values.empty()) {
@@ -86,7 +82,7 @@ TEST_CASE("gradients with AMX tiles agree with the reference, with the same bits
       }
       if (kThreadSanitizer) continue;
       for (const int threads : {2, 3}) {
-        const Gradients shared = own(c, x, w, dy, tag, threads);
+        const AmxGradients shared = own(c, x, w, dy, tag, threads);
         CHECK(shared.dw.values == alone.dw.values);
         CHECK(shared.db.values == alone.db.values);
         CHECK(shared.dx.values == alone.dx.values);

@@ -6,6 +6,7 @@
 
 #include "dp/random.h"
 #include "kernels/device/cpu/cpu_layout.h"
+#include "kernels_cpu/tagged.h"
 
 namespace dp::test {
 namespace {
@@ -14,11 +15,6 @@ using namespace kernels;
 
 constexpr std::int64_t kBatch = 6;
 
-TensorDesc any(const Shape& shape) {
-  TensorDesc desc;
-  desc.shape = shape;
-  return desc;
-}
 Tensor random_memory(std::size_t bytes) {
   Tensor t(Shape{static_cast<std::int64_t>((bytes + 3) / 4)});
   Random random(bytes, RandomUse::synthetic);
@@ -125,13 +121,14 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   Cases c(threads);
   const Window window{3, 1, 1};
   const Shape x{kBatch, 16, 12, 10}, y{kBatch, 32, 12, 10}, w{32, 16, 3, 3}, pooled{kBatch, 32, 6, 5};
-  const auto conv = c.product(Conv2dForward{any(x), any(w), any(y), window, true, true}, 2, 32, {3}).tensors();
-  c.product(Conv2dBackwardData{conv[2], any(w), conv[0], window}, 0, 0, {2});
-  c.product(Conv2dBackwardWeights{conv[0], conv[2], any(w), window, true}, 3, 32, {2, 3});
+  const auto conv =
+      c.product(Conv2dForward{any_layout(x), any_layout(w), any_layout(y), window, true, true}, 2, 32, {3}).tensors();
+  c.product(Conv2dBackwardData{conv[2], any_layout(w), conv[0], window}, 0, 0, {2});
+  c.product(Conv2dBackwardWeights{conv[0], conv[2], any_layout(w), window, true}, 3, 32, {2, 3});
   const Shape out{kBatch, 24}, weights{24, 32 * 30};
   const DropoutSpec spec{0.3f, 2};
   const Window tiles{2, 2, 0};
-  const MaxPool2dForward pool{conv[2], any(pooled), tiles, true, true, spec};
+  const MaxPool2dForward pool{conv[2], any_layout(pooled), tiles, true, true, spec};
   const TensorDesc p = make_cpu_op(pool, c.options_)->tensors()[1];
   const auto floats = [&](const TensorDesc& t) { return random_memory(t.layout.bytes); };
   Tensor mask = zeroed(p.layout.bytes / 4);
@@ -139,9 +136,10 @@ std::vector<CpuCase> every_cpu_op(int threads) {
     mask.data<std::uint8_t>()[i] = static_cast<std::uint8_t>(i % 5 == 4 ? 255 : i % 5);
   c.add(pool, {1, 2}, true, {floats(conv[2]), floats(p), mask.clone(), samples_memory(), step_memory()});
   c.add(MaxPool2dBackward{p, conv[2], tiles, spec}, {2}, true, {floats(p), mask.clone(), floats(conv[2])});
-  const auto linear = c.product(LinearForward{p, any(weights), any(out), true, true}, 2, 24, {3}).tensors();
-  c.product(LinearBackwardData{linear[2], any(weights), p}, 0, 0, {2});
-  c.product(LinearBackwardWeights{p, linear[2], any(weights), true}, 3, 24, {2, 3});
+  const auto linear =
+      c.product(LinearForward{p, any_layout(weights), any_layout(out), true, true}, 2, 24, {3}).tensors();
+  c.product(LinearBackwardData{linear[2], any_layout(weights), p}, 0, 0, {2});
+  c.product(LinearBackwardWeights{p, linear[2], any_layout(weights), true}, 3, 24, {2, 3});
   c.add(ReluForward{conv[2]}, {1}, true, {floats(conv[2]), floats(conv[2])});
   c.add(ReluBackward{conv[2]}, {2}, true, {floats(conv[2]), floats(conv[2]), floats(conv[2])});
   c.add(FunctionForward{conv[2], Gelu{}}, {1}, true, {floats(conv[2]), floats(conv[2])});
@@ -149,22 +147,22 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   c.add(DropoutApply{conv[2], spec}, {1}, true, {floats(conv[2]), floats(conv[2]), samples_memory(), step_memory()});
   c.add(AddForward{conv[2], true}, {2}, true, {floats(conv[2]), floats(conv[2]), floats(conv[2])});
   for (const Shape& factors : {y, Shape{kBatch, 32, 1, 1}, Shape{kBatch, 1, 12, 10}}) {
-    c.product(MultiplyForward{conv[2], any(factors)}, 0, 0, {2});
-    c.product(MultiplyBackward{conv[2], any(factors)}, 0, 0, {3, 4});
+    c.product(MultiplyForward{conv[2], any_layout(factors)}, 0, 0, {2});
+    c.product(MultiplyBackward{conv[2], any_layout(factors)}, 0, 0, {3, 4});
   }
   const TensorDesc factors{{kBatch, 32, 1, 1}, DType::f32, plain_cpu_layout({kBatch, 32, 1, 1}, DType::f32)};
   c.add(DropFactors{factors, spec}, {2}, true, {samples_memory(), step_memory(), floats(factors)});
-  c.product(CopyChannels{conv[2], any({kBatch, 40, 12, 10}), 3, 11, 29}, 0, 0, {1});
-  c.product(CopyChannels{conv[2], any({kBatch, 40, 12, 10}), 3, 11, 14, 2, 2}, 0, 0, {1});
+  c.product(CopyChannels{conv[2], any_layout({kBatch, 40, 12, 10}), 3, 11, 29}, 0, 0, {1});
+  c.product(CopyChannels{conv[2], any_layout({kBatch, 40, 12, 10}), 3, 11, 14, 2, 2}, 0, 0, {1});
   add_norms(c, conv[2]);
   const auto vector = [&] { return random_memory(32 * 4); };
   Tensor variance = vector();
   for (float& value : variance.span<float>()) value = std::abs(value) + 0.1f;
   c.add(BatchNormFold{conv[1]}, {6, 7}, true,
         {floats(conv[1]), vector(), vector(), vector(), vector(), std::move(variance), floats(conv[1]), vector()});
-  c.product(AvgPool2dForward{conv[2], any(pooled), tiles}, 0, 0, {1});
-  c.product(AvgPool2dBackward{any(pooled), conv[2], tiles}, 0, 0, {1});
-  c.product(AvgPool2dForward{conv[2], any({kBatch, 32, 1, 1}), {}, true}, 0, 0, {1});
+  c.product(AvgPool2dForward{conv[2], any_layout(pooled), tiles}, 0, 0, {1});
+  c.product(AvgPool2dBackward{any_layout(pooled), conv[2], tiles}, 0, 0, {1});
+  c.product(AvgPool2dForward{conv[2], any_layout({kBatch, 32, 1, 1}), {}, true}, 0, 0, {1});
   const std::int64_t batch = 90, classes = 110;
   c.add(SoftmaxCrossEntropy{batch, classes}, {3, 4}, true,
         {random_memory(static_cast<std::size_t>(batch * classes) * 4), labels_memory(batch, 110), step_memory(),

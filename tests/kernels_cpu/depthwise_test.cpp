@@ -10,9 +10,8 @@ namespace {
 using namespace dp;
 using namespace dp::kernels;
 using namespace dp::test;
-using Tag = dnnl::memory::format_tag;
 
-struct Case {
+struct DepthwiseCase {
   Shape x;
   Window window;
 };
@@ -21,12 +20,13 @@ TensorDesc of_type(const TensorDesc& desc, DType type) {
   return {desc.shape, type, make_layout(with_type(desc_of(desc.layout), type), type)};
 }
 
-struct Gradients {
+struct DepthwiseGradients {
   HostTensor dw, db;
 };
 
-Gradients run(OpRig& rig, const TensorDesc& x_desc, const TensorDesc& dy_desc, const TensorDesc& dw_desc,
-              const Window& window, const HostTensor& x, const HostTensor& dy, int threads) {
+DepthwiseGradients run_depthwise(OpRig& rig, const TensorDesc& x_desc, const TensorDesc& dy_desc,
+                                 const TensorDesc& dw_desc, const Window& window, const HostTensor& x,
+                                 const HostTensor& dy, int threads) {
   const auto op = make_depthwise_backward_weights({x_desc, dy_desc, dw_desc, window, true}, {.threads = threads});
   REQUIRE(op != nullptr);
   CHECK(op->implementation() == "own:depthwise");
@@ -40,7 +40,7 @@ Gradients run(OpRig& rig, const TensorDesc& x_desc, const TensorDesc& dy_desc, c
 
 TEST_CASE("the weight gradient of a depthwise convolution agrees with the reference in every layout") {
   Random random(23, RandomUse::synthetic);
-  const Case cases[] = {
+  const DepthwiseCase cases[] = {
       {{2, 32, 9, 9}, {5, 1, 2}},
       {{3, 24, 8, 7}, {5, 2, 2}},    // half a block
       {{2, 37, 6, 6}, {3, 1, 1}},    // one channel beyond the blocks
@@ -52,7 +52,7 @@ TEST_CASE("the weight gradient of a depthwise convolution agrees with the refere
       {{2, 16, 12, 11}, {.kernel = {3, 5}, .stride = {1, 3}, .padding = {2, 3}, .dilation = {2, 3}}},
       {{2, 16, 7, 8}, {.kernel = {4, 4}, .stride = {1, 1}, .padding = {1, 1}, .more_behind = {1, 1}}},
   };
-  for (const Case& c : cases) {
+  for (const DepthwiseCase& c : cases) {
     const std::int64_t channels = c.x[1];
     const Shape ws{channels, 1, c.window.kernel.h, c.window.kernel.w};
     const HostTensor x = random_tensor(c.x, random), w = random_tensor(ws, random),
@@ -66,10 +66,10 @@ TEST_CASE("the weight gradient of a depthwise convolution agrees with the refere
         const TensorDesc dy_desc = dy_tag == Tag::any ? any_layout(dy.shape) : with_tag(dy.shape, dy_tag);
         INFO("x " << to_string(c.x) << " in " << x_desc.layout.name << ", window " << c.window.kernel.h << "x"
                   << c.window.kernel.w << ", dy in " << dy_desc.layout.name);
-        const Gradients one = run(rig, x_desc, dy_desc, any_layout(ws), c.window, x, dy, 1);
+        const DepthwiseGradients one = run_depthwise(rig, x_desc, dy_desc, any_layout(ws), c.window, x, dy, 1);
         CHECK(relative_error(one.dw, expected.dw) <= 1e-6);
         CHECK(relative_error(one.db, expected.db) <= 1e-6);
-        const Gradients three = run(rig, x_desc, dy_desc, any_layout(ws), c.window, x, dy, 3);
+        const DepthwiseGradients three = run_depthwise(rig, x_desc, dy_desc, any_layout(ws), c.window, x, dy, 3);
         CHECK(three.dw.values == one.dw.values);
         CHECK(three.db.values == one.db.values);
       }
@@ -83,9 +83,10 @@ TEST_CASE("the weight gradient of a depthwise convolution is written in the layo
   const HostTensor x = random_tensor(shape, random), dy = random_tensor(shape, random);
   OpRig rig(DeviceKind::cpu);
   const TensorDesc image = with_tag(shape, Tag::nChw16c);
-  const Gradients plain = run(rig, image, image, any_layout(ws), window, x, dy, 2);
+  const DepthwiseGradients plain = run_depthwise(rig, image, image, any_layout(ws), window, x, dy, 2);
   const DnnlDesc blocks({20, 1, 1, 5, 5}, dnnl::memory::data_type::f32, Tag::Goihw16g);
-  const Gradients blocked = run(rig, image, image, {ws, DType::f32, make_layout(blocks, DType::f32)}, window, x, dy, 2);
+  const DepthwiseGradients blocked =
+      run_depthwise(rig, image, image, {ws, DType::f32, make_layout(blocks, DType::f32)}, window, x, dy, 2);
   CHECK(blocked.dw.values == plain.dw.values);
 }
 
@@ -99,8 +100,9 @@ TEST_CASE("the weight gradient of a depthwise convolution reads bfloat16 and sum
                      dy_desc = of_type(with_tag(ys, tag), DType::bf16);
     const HostTensor x = rig.download(rig.upload(random_tensor(xs, random), x_desc)),
                      dy = rig.download(rig.upload(random_tensor(ys, random), dy_desc));
-    const Gradients low = run(rig, x_desc, dy_desc, any_layout(ws), window, x, dy, 2);
-    const Gradients full = run(rig, with_tag(xs, tag), with_tag(ys, tag), any_layout(ws), window, x, dy, 2);
+    const DepthwiseGradients low = run_depthwise(rig, x_desc, dy_desc, any_layout(ws), window, x, dy, 2);
+    const DepthwiseGradients full =
+        run_depthwise(rig, with_tag(xs, tag), with_tag(ys, tag), any_layout(ws), window, x, dy, 2);
     INFO(x_desc.layout.name);
     CHECK(low.dw.values == full.dw.values);
     CHECK(low.db.values == full.db.values);

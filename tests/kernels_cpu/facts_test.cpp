@@ -11,7 +11,6 @@ namespace {
 using namespace dp;
 using namespace dp::kernels;
 using namespace dp::test;
-using Tag = dnnl::memory::format_tag;
 
 std::size_t workspace_of(const OpDesc& desc) { return make_cpu_op(desc, {})->workspace_bytes(); }
 

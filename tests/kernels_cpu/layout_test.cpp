@@ -4,6 +4,7 @@
 #include "dp/error.h"
 #include "kernels/device/cpu/cpu_layout.h"
 #include "kernels/op_rig.h"
+#include "kernels_cpu/tagged.h"
 #include "support/catch.h"
 
 namespace {
@@ -11,7 +12,7 @@ namespace {
 using namespace dp;
 using namespace dp::kernels;
 using dp::test::OpRig;
-using Tag = dnnl::memory::format_tag;
+using dp::test::Tag;
 
 Layout layout(const dnnl::memory::dims& dims, Tag tag) {
   return make_layout(DnnlDesc(dims, dnnl::memory::data_type::f32, tag), DType::f32);

@@ -1,22 +1,16 @@
 // Batch normalisation and average pools with several thread counts, in layouts that no convolution may produce on this
 // processor.
-#include "kernels/device/cpu/cpu_layout.h"
 #include "kernels/layer_calls.h"
 #include "kernels/norm_calls.h"
+#include "kernels_cpu/tagged.h"
 #include "support/catch.h"
 
 namespace {
 
 using namespace dp;
 using namespace dp::test;
-using Tag = dnnl::memory::format_tag;
 
 constexpr Tag kTags[] = {Tag::nchw, Tag::nhwc, Tag::nChw4c, Tag::nChw8c, Tag::nChw16c};
-
-kernels::Layout layout(const Shape& shape, Tag tag) {
-  return kernels::make_layout(kernels::DnnlDesc(kernels::dims_of(shape), dnnl::memory::data_type::f32, tag),
-                              DType::f32);
-}
 
 // Runs every op once, except dx twice: from dz in place, and from dy with y.
 std::vector<HostTensor> all_results(OpRig& rig, const NormCase& norm, const kernels::Layout& lies) {
@@ -54,7 +48,7 @@ TEST_CASE(
     OpRig oracle(DeviceKind::reference);
     const std::vector<HostTensor> expected = all_results(oracle, norm, oracle.plain(shape));
     for (const Tag tag : kTags) {
-      const kernels::Layout lies = layout(shape, tag);
+      const kernels::Layout lies = with_tag(shape, tag).layout;
       OpRig one(DeviceKind::cpu);
       const std::vector<HostTensor> alone = all_results(one, norm, lies);
       for (std::size_t i = 0; i < expected.size(); ++i) {
@@ -81,13 +75,14 @@ TEST_CASE("additions and average pools keep padding zero in every layout") {
   OpRig oracle(DeviceKind::reference), rig(DeviceKind::cpu, 2);
   const HostTensor sum = add(oracle, a, b, true, oracle.plain(shape), false);
   for (const Tag tag : kTags) {
-    INFO(layout(shape, tag).name);
-    CHECK(relative_error(add(rig, a, b, true, layout(shape, tag), true), sum) <= 1e-6);
+    INFO(with_tag(shape, tag).layout.name);
+    CHECK(relative_error(add(rig, a, b, true, with_tag(shape, tag).layout, true), sum) <= 1e-6);
     for (const bool global : {false, true}) {
       const Shape& y_shape = global ? cell : small;
       const HostTensor dy = random_tensor(y_shape, random);
       const LayerResult expected = avg_pool2d(oracle, a, dy, global ? nullptr : &window, Layouts::plain);
-      const kernels::AvgPool2dForward forward{rig.desc(shape, layout(shape, tag)), rig.desc(y_shape), window, global};
+      const kernels::AvgPool2dForward forward{rig.desc(shape, with_tag(shape, tag).layout), rig.desc(y_shape), window,
+                                              global};
       const auto op = rig.context().make_op(forward);
       const DeviceTensor y = rig.poisoned(op->tensors()[1]);
       rig.run(*op, {rig.upload(a, op->tensors()[0]).data(), y.data()});

@@ -13,9 +13,8 @@ namespace {
 using namespace dp;
 using namespace dp::kernels;
 using namespace dp::test;
-using Tag = dnnl::memory::format_tag;
 
-struct Case {
+struct OddChannelsCase {
   Shape x;
   std::int64_t out;
   Window window;
@@ -29,7 +28,7 @@ void check_fast(const HostOp& op) {
 }
 
 // Runs the three passes as a plan does. The images have the layout of `image`. The ops choose all other layouts.
-LayerResult in_layout(const Case& c, const TensorDesc& image, const HostTensor& x, const HostTensor& w,
+LayerResult in_layout(const OddChannelsCase& c, const TensorDesc& image, const HostTensor& x, const HostTensor& w,
                       const HostTensor& dy) {
   OpRig rig(DeviceKind::cpu);
   const CpuOpOptions options;
@@ -56,7 +55,7 @@ LayerResult in_layout(const Case& c, const TensorDesc& image, const HostTensor& 
 
 TEST_CASE("convolutions of few or odd channels use fast kernels and agree with the reference in every layout") {
   Random random(17, RandomUse::synthetic);
-  const Case cases[] = {
+  const OddChannelsCase cases[] = {
       {{4, 6, 14, 14}, 16, {5, 1, 0}},   // LeNet's second layer
       {{4, 10, 12, 12}, 20, {5, 1, 0}},  // PyTorch's older MNIST example
       {{2, 20, 16, 16}, 40, {3, 2, 0}},  // no output reads the last row
@@ -66,7 +65,7 @@ TEST_CASE("convolutions of few or odd channels use fast kernels and agree with t
       {{2, 32, 9, 9}, 32, {3, 1, 1}, 8},  // 4 channels a group, as ResNeXt's first layers
       {{2, 32, 9, 9}, 64, {3, 2, 1}, 4}, {{2, 32, 9, 9}, 32, {3, 1, 1}, 32},
   };
-  for (const Case& c : cases) {
+  for (const OddChannelsCase& c : cases) {
     const HostTensor x = random_tensor(c.x, random);
     const HostTensor w = random_tensor({c.out, c.x[1] / c.groups, c.window.kernel.h, c.window.kernel.h}, random);
     const HostTensor dy = random_tensor(window_output(c.x, c.out, c.window), random);

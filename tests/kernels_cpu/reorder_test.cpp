@@ -15,12 +15,8 @@ namespace {
 using namespace dp;
 using namespace dp::kernels;
 using namespace dp::test;
-using Tag = dnnl::memory::format_tag;
 
-TensorDesc low(const Shape& shape, Tag tag) {
-  const DnnlDesc md(dims_of(shape), dnnl::memory::data_type::bf16, tag);
-  return {shape, DType::bf16, make_layout(md, DType::bf16)};
-}
+TensorDesc low(const Shape& shape, Tag tag) { return with_tag(shape, DType::bf16, tag); }
 
 std::unique_ptr<HostOp> reorder(const TensorDesc& src, const TensorDesc& dst, int threads = 1) {
   return make_cpu_op(Reorder{src, dst}, {.threads = threads, .bfloat16 = true});

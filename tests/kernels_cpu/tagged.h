@@ -1,4 +1,4 @@
-// Descriptors of float32 tensors for the tests of convolutions.
+// Descriptors of tensors in any layout and in those of oneDNN.
 #pragma once
 
 #include "kernels/device/cpu/cpu_layout.h"
@@ -12,9 +12,14 @@ inline kernels::TensorDesc any_layout(const Shape& shape) {
   return desc;
 }
 
-inline kernels::TensorDesc with_tag(const Shape& shape, dnnl::memory::format_tag tag) {
-  const kernels::DnnlDesc md(kernels::dims_of(shape), dnnl::memory::data_type::f32, tag);
-  return {shape, DType::f32, kernels::make_layout(md, DType::f32)};
+using Tag = dnnl::memory::format_tag;
+
+// `type`: float32 or bfloat16.
+inline kernels::TensorDesc with_tag(const Shape& shape, DType type, Tag tag) {
+  const auto element = type == DType::bf16 ? dnnl::memory::data_type::bf16 : dnnl::memory::data_type::f32;
+  return {shape, type, kernels::make_layout(kernels::DnnlDesc(kernels::dims_of(shape), element, tag), type)};
 }
+
+inline kernels::TensorDesc with_tag(const Shape& shape, Tag tag) { return with_tag(shape, DType::f32, tag); }
 
 }  // namespace dp::test

@@ -5,7 +5,7 @@
 #include "dp/random.h"
 #include "dp/tensor.h"
 #include "kernels/conv/cpu_own.h"
-#include "kernels/device/cpu/cpu_layout.h"
+#include "kernels_cpu/tagged.h"
 #include "support/catch.h"
 #include "support/tensor_errors.h"
 
@@ -13,29 +13,25 @@ namespace {
 
 using namespace dp;
 using namespace dp::kernels;
-using Tag = dnnl::memory::format_tag;
+using namespace dp::test;
 
-Tensor random_tensor(const Shape& shape, Random& random) {
+Tensor uniform_tensor(const Shape& shape, Random& random) {
   Tensor t(shape);
   for (float& value : t.span<float>()) value = random.uniform(-1, 1);
   return t;
 }
 
-void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, std::int64_t block, Tag w_tag,
-           int threads) {
+void check_thin(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, std::int64_t block, Tag w_tag,
+                int threads) {
   const auto out = [&](std::int64_t in) { return (in + 2 * window.padding.h - window.kernel.h) / window.stride.h + 1; };
   const Shape ys{xs[0], ws[0], out(xs[2]), out(xs[3])};
-  const auto with_tag = [](const Shape& shape, Tag tag) {
-    return TensorDesc{shape, DType::f32,
-                      make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
-  };
   const TensorDesc x{xs, DType::f32, {}}, dy = with_tag(ys, dy_tag), dw = with_tag(ws, w_tag);
   const CpuOpOptions options{threads, false};
   const auto op = make_thin_backward_weights({x, dy, dw, window, true}, options);
   REQUIRE(op != nullptr);
   CHECK(op->implementation() == "own:thin");
   Random random(5, RandomUse::synthetic);
-  const Tensor image = random_tensor(xs, random), gradient = random_tensor(ys, random);
+  const Tensor image = uniform_tensor(xs, random), gradient = uniform_tensor(ys, random);
   const std::int64_t blocks = (ws[0] + block - 1) / block, pixels = ys[2] * ys[3];
   const std::int64_t sums = blocks * block * (ws[1] * ws[2] * ws[3] + 1);  // of one thread, the bias included
   CHECK(op->workspace_bytes() == static_cast<std::size_t>(threads * sums) * sizeof(float));
@@ -86,20 +82,16 @@ void check(const Shape& xs, const Shape& ws, const Window& window, Tag dy_tag, s
 
 TEST_CASE("the weight gradient of a convolution with few input channels is correct") {
   for (const int threads : {1, 3}) {
-    check({5, 1, 9, 11}, {32, 1, 3, 3}, {3, 1, 0}, Tag::nChw8c, 8, Tag::Ohwi8o, threads);
-    check({2, 2, 9, 8}, {20, 2, 3, 3}, {3, 2, 1}, Tag::nChw16c, 16, Tag::oihw, threads);
-    check({3, 3, 12, 10}, {8, 3, 7, 7}, {7, 2, 3}, Tag::nChw8c, 8, Tag::hwio, threads);
-    check({2, 1, 6, 5}, {10, 1, 5, 5}, {5, 1, 2}, Tag::nChw8c, 8, Tag::oihw, threads);
-    check({4, 4, 5, 5}, {16, 4, 1, 1}, {1, 1, 0}, Tag::nChw16c, 16, Tag::oihw, threads);
-    check({1, 1, 4, 4}, {8, 1, 7, 7}, {7, 1, 3}, Tag::nChw8c, 8, Tag::oihw, threads);  // no tap is always inside
+    check_thin({5, 1, 9, 11}, {32, 1, 3, 3}, {3, 1, 0}, Tag::nChw8c, 8, Tag::Ohwi8o, threads);
+    check_thin({2, 2, 9, 8}, {20, 2, 3, 3}, {3, 2, 1}, Tag::nChw16c, 16, Tag::oihw, threads);
+    check_thin({3, 3, 12, 10}, {8, 3, 7, 7}, {7, 2, 3}, Tag::nChw8c, 8, Tag::hwio, threads);
+    check_thin({2, 1, 6, 5}, {10, 1, 5, 5}, {5, 1, 2}, Tag::nChw8c, 8, Tag::oihw, threads);
+    check_thin({4, 4, 5, 5}, {16, 4, 1, 1}, {1, 1, 0}, Tag::nChw16c, 16, Tag::oihw, threads);
+    check_thin({1, 1, 4, 4}, {8, 1, 7, 7}, {7, 1, 3}, Tag::nChw8c, 8, Tag::oihw, threads);  // no tap is always inside
   }
 }
 
 TEST_CASE("the weight gradient for few input channels rejects other layouts and kernels") {
-  const auto with_tag = [](const Shape& shape, Tag tag) {
-    return TensorDesc{shape, DType::f32,
-                      make_layout(DnnlDesc(dims_of(shape), dnnl::memory::data_type::f32, tag), DType::f32)};
-  };
   const auto made = [&](const TensorDesc& x, const TensorDesc& dy, int kernel) {
     const TensorDesc dw{{dy.shape[1], x.shape[1], kernel, kernel}, DType::f32, {}};
     return make_thin_backward_weights({x, dy, dw, {kernel, 1, 0}, true}, {}) != nullptr;

@@ -20,8 +20,8 @@ namespace {
 
 using dp::test::any_layout;
 using dp::test::CpuCase;
+using dp::test::Tag;
 using dp::test::with_tag;
-using Tag = dnnl::memory::format_tag;
 
 double largest_difference(const dp::Tensor& a, const dp::Tensor& b) {
   if (a.shape() != b.shape()) return dp::test::kInfinitelyFar;

@@ -13,7 +13,6 @@ namespace {
 using namespace dp;
 using namespace dp::kernels;
 using namespace dp::test;
-using Tag = dnnl::memory::format_tag;
 
 constexpr Window kSame{3, 1, 1};
 
@@ -21,14 +20,14 @@ bool pays(ConvPass pass, std::int64_t batch, std::int64_t channels, std::int64_t
   return winograd_pays(pass, {channels, channels, 3, 3}, {batch, channels, size, size}, kSame);
 }
 
-struct Case {
+struct WinogradCase {
   Shape x;
   std::int64_t out;
   int padding;
   bool bias, relu;
 };
 
-LayerResult own_winograd(const Case& c, const HostTensor& x, const HostTensor& w, const HostTensor& b,
+LayerResult own_winograd(const WinogradCase& c, const HostTensor& x, const HostTensor& w, const HostTensor& b,
                          const HostTensor& dy, Tag tag, Tag w_tag, int threads) {
   OpRig rig(DeviceKind::cpu, threads);
   const CpuOpOptions options{threads, false};
@@ -54,11 +53,11 @@ LayerResult own_winograd(const Case& c, const HostTensor& x, const HostTensor& w
 
 TEST_CASE("our own Winograd agrees with the reference, with the same bits on any number of threads") {
   Random random(81, RandomUse::synthetic);
-  const Case cases[] = {{{3, 32, 14, 18}, 48, 1, true, true},  {{5, 40, 9, 7}, 33, 1, false, false},
-                        {{2, 64, 22, 22}, 64, 0, true, false}, {{130, 16, 4, 4}, 80, 1, false, true},
-                        {{1, 5, 1, 3}, 7, 1, true, false},     {{2, 16, 6, 5}, 16, 2, true, true},
-                        {{40, 16, 30, 30}, 16, 1, true, false}};  // tiles for two stages of the weight gradient
-  for (const Case& c : cases) {
+  const WinogradCase cases[] = {{{3, 32, 14, 18}, 48, 1, true, true},  {{5, 40, 9, 7}, 33, 1, false, false},
+                                {{2, 64, 22, 22}, 64, 0, true, false}, {{130, 16, 4, 4}, 80, 1, false, true},
+                                {{1, 5, 1, 3}, 7, 1, true, false},     {{2, 16, 6, 5}, 16, 2, true, true},
+                                {{40, 16, 30, 30}, 16, 1, true, false}};  // tiles for two stages of the weight gradient
+  for (const WinogradCase& c : cases) {
     const HostTensor x = random_tensor(c.x, random), w = random_tensor({c.out, c.x[1], 3, 3}, random);
     const HostTensor b = random_tensor({c.out}, random);
     const HostTensor dy = random_tensor(window_output(c.x, c.out, {3, 1, c.padding}), random);

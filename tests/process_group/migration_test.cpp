@@ -67,7 +67,7 @@ void two_processes_by_environment() {
   for (Program& rank : ranks) CHECK(rank.wait().code == 0);
 }
 
-void by_mpirun() {
+void started_by_mpirun() {
   if (!std::filesystem::exists("/usr/bin/mpirun")) return;  // launchers_test.cpp reports a missing mpirun
   train("--engine ddp --cpu 1 -b 16",
         {"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_rmaps_base_oversubscribe=1"},
@@ -140,7 +140,7 @@ const std::map<std::string, Trial> kTrials{
     {"`if rank == 0: torch.save(...)`",
      {kTwoRanks + "--save-every 1 --save-every-steps 1"}},  // train() sets --output-dir
     {"`all_reduce` of the validation counts", {kTwoRanks}},
-    {"`horovodrun -np 4 python train.py`, `mpirun -np 4 python train.py`", {"", by_mpirun}},
+    {"`horovodrun -np 4 python train.py`, `mpirun -np 4 python train.py`", {"", started_by_mpirun}},
     {"`hvd.init(); hvd.rank(); hvd.size()`", {"", a_world_of_mpi}},
     {"`hvd.broadcast_parameters(net.state_dict(), root_rank=0)`", {kTwoRanks}},
     {"`hvd.DistributedOptimizer(opt)`", {kTwoRanks}},

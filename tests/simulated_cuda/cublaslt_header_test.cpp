@@ -80,10 +80,6 @@ static_assert(offsetof(cublasLtMatmulHeuristicResult_t, workspaceSize) == offset
 static_assert(offsetof(cublasLtMatmulHeuristicResult_t, state) == offsetof(CublasLtHeuristic, state));
 static_assert(offsetof(cublasLtMatmulHeuristicResult_t, wavesCount) == offsetof(CublasLtHeuristic, waves));
 
-template <typename Theirs, typename Mine>
-constexpr bool equal(Theirs theirs, Mine mine) {
-  return static_cast<int>(theirs) == static_cast<int>(mine);
-}
 static_assert(equal(CUBLAS_STATUS_SUCCESS, CublasStatus::success));
 static_assert(equal(CUBLAS_STATUS_NOT_INITIALIZED, CublasStatus::not_initialized));
 static_assert(equal(CUBLAS_STATUS_INVALID_VALUE, CublasStatus::invalid_value));

@@ -47,11 +47,6 @@ static_assert(same<cudnnBackendExecute, decltype(CudnnApi::execute)>);
 static_assert(sizeof(cudnnDataType_t) == sizeof(CudnnType) && sizeof(cudnnBackendKnobType_t) == sizeof(CudnnKnob));
 static_assert(sizeof(cudnnBackendNumericalNote_t) == sizeof(CudnnNote));
 
-template <typename Theirs, typename Mine>
-constexpr bool equal(Theirs theirs, Mine mine) {
-  return static_cast<int>(theirs) == static_cast<int>(mine);
-}
-
 static_assert(equal(CUDNN_STATUS_SUCCESS, CudnnStatus::success));
 static_assert(equal(CUDNN_STATUS_NOT_INITIALIZED, CudnnStatus::not_initialized));
 static_assert(equal(CUDNN_STATUS_BAD_PARAM, CudnnStatus::bad_param));

@@ -13,7 +13,7 @@
 namespace dp::simt::test {
 namespace {
 
-constexpr int kCount = 100;
+constexpr int kDeviceElements = 100;
 
 bool can_access(int from, int to) {
   int can = -1;
@@ -24,9 +24,9 @@ bool can_access(int from, int to) {
 // Copies ones from device 0 to device 1 and returns what arrives.
 std::vector<float> copied_to_peer() {
   ok(cudaSetDevice(1));
-  const DeviceArray<float> to(kCount);
+  const DeviceArray<float> to(kDeviceElements);
   ok(cudaSetDevice(0));
-  const DeviceArray<float> from(std::vector<float>(kCount, 1));
+  const DeviceArray<float> from(std::vector<float>(kDeviceElements, 1));
   const TestStream stream;
   ok(cudaMemcpyPeerAsync(to, 1, from, 0, from.bytes(), stream));
   stream.finish();
@@ -93,19 +93,19 @@ TEST_CASE("peer access is enabled once per pair of a matrix") {
         std::vector<std::string>{"cudaDeviceEnablePeerAccess returned cudaErrorPeerAccessUnsupported",
                                  "cudaDeviceEnablePeerAccess returned cudaErrorPeerAccessAlreadyEnabled"});
   ok(cudaSetDevice(1));
-  const DeviceArray<float> x(std::vector<float>(kCount, 1));
+  const DeviceArray<float> x(std::vector<float>(kDeviceElements, 1));
   ok(cudaSetDevice(0));
   const TestStream stream;
-  const DeviceArray<float> y(kCount);
-  add_one(x, y, kCount, stream);
+  const DeviceArray<float> y(kDeviceElements);
+  add_one(x, y, kDeviceElements, stream);
   stream.finish();
-  CHECK(y.values() == std::vector<float>(kCount, 2));
+  CHECK(y.values() == std::vector<float>(kDeviceElements, 2));
   CHECK(take_reports().empty());
 }
 
 TEST_CASE("copies between devices go through the host without peer access, and are corrupted on a corrupting path") {
   const FreshSimulation fresh(2);
-  const std::vector<float> ones(kCount, 1);
+  const std::vector<float> ones(kDeviceElements, 1);
   CHECK(copied_to_peer() == ones);
   simulation().set_peers(Peer::corrupts);
   CHECK(copied_to_peer() == ones);
@@ -123,7 +123,7 @@ TEST_CASE("a failed kernel leaves an error on its device and no other") {
   const TestStream other;
   ok(cudaSetDevice(0));
   const TestStream stream;
-  const DeviceArray<float> x(std::vector<float>(kCount, 0));
+  const DeviceArray<float> x(std::vector<float>(kDeviceElements, 0));
   trap(stream);
   CHECK(cudaStreamSynchronize(stream) == cudaErrorLaunchFailure);
   CHECK(cudaMemsetAsync(x, 1, 4, stream) == cudaErrorLaunchFailure);
@@ -138,20 +138,20 @@ TEST_CASE("work that waits for a failed device never ends, and a host that waits
   const FreshSimulation fresh(3);
   const TestStream first;
   const auto event = kernels::cuda::make_event_handle();
-  const DeviceArray<float> x(std::vector<float>(kCount, 0));
+  const DeviceArray<float> x(std::vector<float>(kDeviceElements, 0));
   ok(cudaSetDevice(1));
   const auto second = std::make_unique<TestStream>();
   const auto behind = kernels::cuda::make_event_handle();
   ok(cudaSetDevice(2));
   const TestStream third;
   ok(cudaSetDevice(0));
-  add_one(x, x, kCount, first);
+  add_one(x, x, kDeviceElements, first);
   ok(cudaEventRecord(event.get(), first));
   ok(cudaStreamSynchronize(first));
   simulation().failing_kernel = {.device = 0, .number = 1};
   ok(cudaStreamWaitEvent(*second, event.get(), 0));  // waits for the work before the failure
   second->finish();
-  add_one(x, x, kCount, first);
+  add_one(x, x, kDeviceElements, first);
   cudaEventRecord(event.get(), first);
   CHECK(cudaStreamSynchronize(first) == cudaErrorIllegalAddress);
   CHECK(cudaEventSynchronize(event.get()) == cudaErrorIllegalAddress);

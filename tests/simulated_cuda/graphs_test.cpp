@@ -10,10 +10,10 @@
 namespace dp::simt::test {
 namespace {
 
-constexpr int kCount = 500;
+constexpr int kGraphElements = 500;
 using Event = kernels::cuda::EventHandle;
 
-std::vector<float> filled(float value) { return std::vector<float>(kCount, value); }
+std::vector<float> filled(float value) { return std::vector<float>(kGraphElements, value); }
 Event event() { return kernels::cuda::make_event_handle(); }
 
 class Graph {
@@ -71,10 +71,10 @@ TEST_CASE("graphs: captured work runs at every launch in stream order, and not b
   const FreshSimulation fresh;
   const TestStream stream;
   const DeviceArray<float> x(filled(0)), y(filled(0));
-  add_one(x, x, kCount, stream);
+  add_one(x, x, kGraphElements, stream);
   begin(stream);
   CHECK(status_of(stream) == cudaStreamCaptureStatusActive);
-  add_one(x, y, kCount, stream);
+  add_one(x, y, kGraphElements, stream);
   ok(cudaMemcpyAsync(x, y, x.bytes(), cudaMemcpyDeviceToDevice, stream));
   ok(cudaMemsetAsync(y, 0, y.bytes(), stream));
   {
@@ -84,7 +84,7 @@ TEST_CASE("graphs: captured work runs at every launch in stream order, and not b
     stream.finish();
     CHECK(x.values() == filled(1));
     for (int i = 0; i < 3; ++i) graph.launch(stream);
-    add_one(x, x, kCount, stream);
+    add_one(x, x, kGraphElements, stream);
     graph.launch(stream);
     CHECK(live().graphs == 2);
   }  // launched work still runs after the graph is destroyed
@@ -109,16 +109,16 @@ TEST_CASE("graphs: streams that wait for a captured event join in order, also th
   const DeviceArray<float> c(filled(0));
   ok(cudaSetDevice(0));
   begin(first);
-  add_one(a, a, kCount, first);
+  add_one(a, a, kGraphElements, first);
   order(first, second, fork);
   ok(cudaStreamWaitEvent(other, fork.get(), 0));
-  add_one(a, b, kCount, second);
+  add_one(a, b, kGraphElements, second);
   ok(cudaSetDevice(1));
-  add_one(a, c, kCount, other);
+  add_one(a, c, kGraphElements, other);
   order(other, first, back);
   ok(cudaSetDevice(0));
   order(second, first, half);
-  add_one(b, a, kCount, first);
+  add_one(b, a, kGraphElements, first);
   const Graph graph(end(first));
   CHECK(graph.nodes() == 4);
   CHECK(take_launches().empty());
@@ -167,13 +167,13 @@ TEST_CASE("graphs: unjoined work and a stream of another capture are rejected") 
   const DeviceArray<float> x(filled(0)), y(filled(0));
   begin(first);
   order(first, second, fork);
-  add_one(x, y, kCount, second);
+  add_one(x, y, kGraphElements, second);
   CHECK(ended(second) == cudaErrorStreamCaptureUnmatched);
   CHECK(ended(first) == cudaErrorStreamCaptureInvalidated);
   begin(first);
   order(first, second, fork);
-  add_one(x, y, kCount, second);
-  add_one(x, x, kCount, first);
+  add_one(x, y, kGraphElements, second);
+  add_one(x, x, kGraphElements, first);
   CHECK(ended(first) == cudaErrorStreamCaptureUnjoined);
   CHECK(ended(first) == cudaErrorIllegalState);
 
@@ -198,7 +198,7 @@ TEST_CASE("graphs: unjoined work and a stream of another capture are rejected") 
   CHECK(elsewhere == cudaErrorStreamCaptureWrongThread);
   CHECK(ended(first) == cudaErrorStreamCaptureInvalidated);
   // The failed captures left no trace.
-  add_one(x, x, kCount, first);
+  add_one(x, x, kGraphElements, first);
   first.finish();
   CHECK(x.values() == filled(1));
   CHECK(live().graphs == 0);
@@ -211,10 +211,10 @@ TEST_CASE("graphs: a stream that joins a capture without work must rejoin with i
   const DeviceArray<float> x(filled(0));
   for (const int missing : {0, 1, 2}) {
     begin(first);
-    add_one(x, x, kCount, first);
+    add_one(x, x, kGraphElements, first);
     order(first, second, fork);
     if (missing != 1) order(second, first, join);
-    add_one(x, x, kCount, first);
+    add_one(x, x, kGraphElements, first);
     if (missing == 2) order(first, second, again);
     if (missing == 0)
       ok(cudaGraphDestroy(end(first)));
@@ -228,7 +228,7 @@ TEST_CASE("graphs: a graph can fail to be instantiated, uploaded or launched") {
   const TestStream stream;
   const DeviceArray<float> x(filled(0));
   begin(stream);
-  add_one(x, x, kCount, stream);
+  add_one(x, x, kGraphElements, stream);
   cudaGraph_t graph = end(stream);
   cudaGraphExec_t exec = nullptr;
   simulation().fail_instantiate = 1;
@@ -325,11 +325,11 @@ TEST_CASE("graphs: the race detector reports a missing edge, whatever comes firs
     const DeviceArray<float> x(filled(1)), y(filled(0)), z(filled(0));
     begin(first);
     order(first, second, fork);
-    add_one(x, y, kCount, first);
+    add_one(x, y, kGraphElements, first);
     ok(cudaEventRecord(written.get(), first));
     simulation().left_out_wait = {.device = 0, .for_other_device = false, .number = planted ? 1 : 0};
     ok(cudaStreamWaitEvent(second, written.get(), 0));
-    add_one(y, z, kCount, second);
+    add_one(y, z, kGraphElements, second);
     order(second, first, join);
     const Graph graph(end(first));
     graph.launch(first);

@@ -1,21 +1,14 @@
 // Compares the declarations of kernels/comm/nccl/nccl_api.h with NCCL's own header.
 #include <nccl.h>
 
-#include <type_traits>
-
 #include "kernels/comm/nccl/nccl_api.h"
+#include "simulated_cuda/same_functions.h"
 #include "support/catch.h"
 
 namespace dp::test {
-namespace {
 
 using namespace kernels::cuda;
 
-// Maps NCCL's types to the types of nccl_api.h.
-template <typename T>
-struct Ours {
-  using type = T;
-};
 template <>
 struct Ours<ncclResult_t> {
   using type = NcclResult;
@@ -40,17 +33,8 @@ template <>
 struct Ours<struct ncclComm> {
   using type = NcclRank;
 };
-template <typename T>
-struct Ours<T*> {
-  using type = typename Ours<T>::type*;
-};
-template <typename Result, typename... Arguments>
-struct Ours<Result(Arguments...)> {
-  using type = typename Ours<Result>::type(typename Ours<Arguments>::type...);
-};
 
-template <auto& Theirs, typename Mine>
-constexpr bool same = std::is_same_v<typename Ours<std::remove_reference_t<decltype(Theirs)>>::type*, Mine>;
+namespace {
 
 static_assert(same<ncclGetVersion, decltype(NcclApi::get_version)>);
 static_assert(same<ncclGetUniqueId, decltype(NcclApi::get_unique_id)>);

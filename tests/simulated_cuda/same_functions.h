@@ -1,4 +1,5 @@
-// Compares the signature of a library's function with its declaration in kernels/, with the types mapped by Ours.
+// Compares the signature of a library's function with its declaration in kernels/, with the types mapped by Ours, and
+// enumerators.
 #pragma once
 
 #include <type_traits>
@@ -25,5 +26,11 @@ struct Ours<Result(Arguments...)> {
 
 template <auto& Theirs, typename Mine>
 constexpr bool same = std::is_same_v<typename Ours<std::remove_reference_t<decltype(Theirs)>>::type*, Mine>;
+
+// Whether two enumerators have the same number.
+template <typename Theirs, typename Mine>
+constexpr bool equal(Theirs theirs, Mine mine) {
+  return static_cast<int>(theirs) == static_cast<int>(mine);
+}
 
 }  // namespace dp::test

@@ -15,7 +15,7 @@
 namespace dp::simt::test {
 namespace {
 
-constexpr int kCount = 1000;
+constexpr int kStreamElements = 1000;
 
 // Blocks a stream until the host calls open().
 class Gate {
@@ -42,17 +42,17 @@ kernels::cuda::EventHandle timed_event() {
 TEST_CASE("a stream does its work in order and asynchronously") {
   const FreshSimulation fresh;
   const TestStream stream;
-  const DeviceArray<float> x(std::vector<float>(kCount, 0)), y(std::vector<float>(kCount, 0));
+  const DeviceArray<float> x(std::vector<float>(kStreamElements, 0)), y(std::vector<float>(kStreamElements, 0));
   Gate gate(stream);
   for (int i = 0; i < 10; ++i) {
-    add_one(x, y, kCount, stream);
-    add_one(y, x, kCount, stream);
+    add_one(x, y, kStreamElements, stream);
+    add_one(y, x, kStreamElements, stream);
   }
   CHECK(cudaStreamQuery(stream) == cudaErrorNotReady);
   gate.open();
   stream.finish();
   CHECK(cudaStreamQuery(stream) == cudaSuccess);
-  CHECK(x.values() == std::vector<float>(kCount, 20));
+  CHECK(x.values() == std::vector<float>(kStreamElements, 20));
 }
 
 TEST_CASE("a wait applies to the record before it, not to a later one") {
@@ -141,17 +141,17 @@ TEST_CASE("a copy reads pageable memory up to 64 KiB at once and all else later"
 TEST_CASE("a destroyed stream finishes its work, and its events stay valid") {
   const FreshSimulation fresh;
   const auto event = kernels::cuda::make_event_handle();
-  const DeviceArray<float> x(std::vector<float>(kCount, 0)), y(std::vector<float>(kCount, 0));
+  const DeviceArray<float> x(std::vector<float>(kStreamElements, 0)), y(std::vector<float>(kStreamElements, 0));
   {
     const TestStream stream;
-    add_one(x, y, kCount, stream);
+    add_one(x, y, kStreamElements, stream);
     ok(cudaEventRecord(event.get(), stream));
   }
   const TestStream other;
   ok(cudaStreamWaitEvent(other, event.get(), 0));
-  add_one(y, x, kCount, other);
+  add_one(y, x, kStreamElements, other);
   other.finish();
-  CHECK(x.values() == std::vector<float>(kCount, 2));
+  CHECK(x.values() == std::vector<float>(kStreamElements, 2));
 }
 
 TEST_CASE("a stream accepts more work than its queue holds") {
@@ -179,7 +179,7 @@ TEST_CASE("an event may be recorded more often than a stream's queue holds") {
 
 TEST_CASE("default streams, foreign streams and destroyed handles are rejected") {
   const FreshSimulation fresh(2);
-  const DeviceArray<float> x(kCount);
+  const DeviceArray<float> x(kStreamElements);
   CHECK(cudaMemsetAsync(x, 0, 4, nullptr) == cudaErrorInvalidResourceHandle);
   CHECK(cudaGetLastError() == cudaErrorInvalidResourceHandle);
   CHECK(cudaGetLastError() == cudaSuccess);

@@ -26,7 +26,7 @@ std::optional<std::size_t> replica_limit();
 // The part of free memory that suggested sizes may use. A tenth is left for stacks, generated code and other processes.
 inline std::size_t usable_part(std::size_t free) { return free / 10 * 9; }
 // The largest rounding error of a replica's estimated memory, in bytes.
-inline constexpr std::size_t kRounding = std::size_t{8} << 20;
+inline constexpr std::size_t kEstimateRounding = std::size_t{8} << 20;
 std::string in_units(std::size_t bytes);  // "12.5 GiB", "1536.0 MiB", "384.0 KiB"
 
 }  // namespace dp::engine

@@ -158,17 +158,17 @@ void Reservations::require_room(const std::vector<BatchKind>& batches, const std
   });
   std::int64_t rows = 0;
   for (const BatchKind& batch : batches) rows = std::max(rows, batch.rows);
-  require_fit(needs, together, fmt::format("a batch of {}: activations and optimizer state", rows),
-              [&](std::size_t device, std::size_t room, std::size_t sharing) {
-                // Each replica's share if the free memory is divided equally.
-                const std::size_t each =
-                    team_.workers[device]->device.memory_use().total() + usable_part(room) / sharing;
-                const std::size_t rounding = setup_.options.devices.front().kind == DeviceKind::cuda ? 0 : kRounding;
-                const std::int64_t fits = largest_batch(setup_.model, setup_.options, each - std::min(each, rounding),
-                                                        optimizer.value_or(Sgd{.momentum = 0.9f}));
-                if (fits == 0) return std::string("use fewer replicas: no batch fits");
-                return fmt::format("a batch of {} fits", std::min(fits, rows - 1));
-              });
+  require_fit(
+      needs, together, fmt::format("a batch of {}: activations and optimizer state", rows),
+      [&](std::size_t device, std::size_t room, std::size_t sharing) {
+        // Each replica's share if the free memory is divided equally.
+        const std::size_t each = team_.workers[device]->device.memory_use().total() + usable_part(room) / sharing;
+        const std::size_t rounding = setup_.options.devices.front().kind == DeviceKind::cuda ? 0 : kEstimateRounding;
+        const std::int64_t fits = largest_batch(setup_.model, setup_.options, each - std::min(each, rounding),
+                                                optimizer.value_or(Sgd{.momentum = 0.9f}));
+        if (fits == 0) return std::string("use fewer replicas: no batch fits");
+        return fmt::format("a batch of {} fits", std::min(fits, rows - 1));
+      });
 }
 
 void Reservations::allocate(Worker& worker, const BatchKind& batch) {

@@ -9,7 +9,7 @@
 namespace dp::kernels {
 namespace {
 
-constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kPartAlignment = 64;
 
 std::int64_t elements(const TensorDesc& tensor) {
   return static_cast<std::int64_t>(tensor.layout.bytes / size_of(tensor.type));
@@ -22,7 +22,7 @@ WidenedOp::WidenedOp(std::unique_ptr<HostOp> op, std::vector<Tensor> low, std::v
   tensors_ = std::move(tensors);
   for (const Tensor& tensor : low_) {
     const std::size_t bytes = static_cast<std::size_t>(elements(tensor.desc)) * sizeof(float);
-    places_.push_back(places_.back() + (bytes + kAlignment - 1) / kAlignment * kAlignment);
+    places_.push_back(places_.back() + (bytes + kPartAlignment - 1) / kPartAlignment * kPartAlignment);
   }
 }
 

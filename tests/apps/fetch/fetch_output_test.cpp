@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 using namespace dp::test;
 
 // A data set of one small file.
-struct Case {
-  Case() {
+struct OutputCase {
+  OutputCase() {
     file = gzip(std::string(1000, 'x') + "rest");
     if (file.size() % 2 == 1) file += '\0';
     write_text(temp / "copy", file);
@@ -53,7 +53,7 @@ struct Case {
 };
 
 TEST_CASE("a download prints the address of each file and the command that trains on the data set") {
-  const Case one;
+  const OutputCase one;
   const LocalServer server([&](const Request& request) { return part_of(one.file, request); });
   const std::string address = server.address(), bare = address.substr(0, address.size() - 1);
   const std::string train = "train on it with: dp_train --dataset mnist";
@@ -74,7 +74,7 @@ TEST_CASE("a download prints the address of each file and the command that train
 }
 
 TEST_CASE("a quiet download warns about a replaced file and a failed mirror") {
-  Case one;
+  OutputCase one;
   const LocalServer first([](const Request&) { return Reply{"", "404 Not Found"}; });
   const LocalServer second([&](const Request& request) { return part_of(one.file, request); });
   one.source.mirrors = {first.address(), second.address()};
@@ -90,19 +90,20 @@ TEST_CASE("a quiet download warns about a replaced file and a failed mirror") {
 }
 
 TEST_CASE("a stopped download prints the partial file that it will continue, and no training command") {
-  Case one;
+  OutputCase one;
   const LocalServer server([&](const Request& request) { return part_of(one.file, request); });
   one.stop = 2;
   std::string out;
-  const std::string text = one.written(
-      STDERR_FILENO, [&] { out = Case().written(STDOUT_FILENO, [&] { one.fetch({.mirror = server.address()}); }); });
+  const std::string text = one.written(STDERR_FILENO, [&] {
+    out = OutputCase().written(STDOUT_FILENO, [&] { one.fetch({.mirror = server.address()}); });
+  });
   CHECK(text == "dp_train: fetch mnist: run the command again to continue " + one.path() + ".part\n");
   CHECK(out.empty());
   CHECK_FALSE(fs::exists(one.path()));
 }
 
 // Returns what a download that continues at half of the file writes to a terminal.
-std::string shown_on_a_terminal(const Case& one, const dp_train::FetchOptions& options) {
+std::string shown_on_a_terminal(const OutputCase& one, const dp_train::FetchOptions& options) {
   write_text(one.path() + ".part", one.file.substr(0, one.file.size() / 2));
   const int terminal = ::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
   REQUIRE(terminal >= 0);
@@ -126,7 +127,7 @@ std::string shown_on_a_terminal(const Case& one, const dp_train::FetchOptions& o
 TEST_CASE("on a terminal a download shows one progress line and erases it at the end") {
   for (const bool progress : {true, false})
     for (const bool quiet : {true, false}) {
-      const Case one;
+      const OutputCase one;
       const LocalServer server([&](const Request& request) { return part_of(one.file, request); });
       const std::string text =
           shown_on_a_terminal(one, {.mirror = server.address(), .quiet = quiet, .progress = progress});
@@ -186,7 +187,7 @@ TEST_CASE("file errors have the path, the call and the reason, and a remedy for 
 }
 
 TEST_CASE("a part that is a symbolic link is not followed") {
-  const Case one;
+  const OutputCase one;
   const LocalServer server([&](const Request& request) { return part_of(one.file, request); });
   write_text(one.temp / "mine", "my text");
   fs::create_symlink(one.temp / "mine", one.path() + ".part");

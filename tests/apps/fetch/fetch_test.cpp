@@ -41,8 +41,8 @@ std::string digest(const std::string& bytes, std::size_t digits = 64) {
   return dp_train::checksum(temp / "file", digits);
 }
 
-struct Case {
-  explicit Case(const std::string& bytes = data()) : file(bytes) {
+struct DownloadCase {
+  explicit DownloadCase(const std::string& bytes = data()) : file(bytes) {
     source = {"mnist", {}, "MNIST/raw", {{"data.gz", file.size(), digest(file)}}};
   }
   std::string path() const { return temp / "MNIST/raw/data.gz"; }
@@ -86,7 +86,7 @@ TEST_CASE("checksums are SHA-256 and MD5") {
 }
 
 TEST_CASE("a file is downloaded once, and again if it differs") {
-  const Case one;
+  const DownloadCase one;
   const LocalServer server([&](const Request& request) { return part_of(one.file, request); });
   one.fetch(server.address());
   one.check_fetched();
@@ -101,7 +101,7 @@ TEST_CASE("a file is downloaded once, and again if it differs") {
 }
 
 TEST_CASE("a cut connection keeps what was received, and the next call requests the rest") {
-  const Case one;
+  const DownloadCase one;
   const LocalServer server([&](const Request& request) {
     Reply reply = part_of(one.file, request);
     if (!request.from) reply.sent = 100000;
@@ -118,7 +118,7 @@ TEST_CASE("a cut connection keeps what was received, and the next call requests 
 }
 
 TEST_CASE("a server that ignores ranges sends the file from its first byte") {
-  const Case one;
+  const DownloadCase one;
   one.start_part(one.file.substr(0, 5000));
   const LocalServer server([&](const Request&) { return Reply{one.file}; });
   one.fetch(server.address());
@@ -127,7 +127,7 @@ TEST_CASE("a server that ignores ranges sends the file from its first byte") {
 }
 
 TEST_CASE("a part that does not belong to the file is downloaded anew") {
-  const Case one;
+  const DownloadCase one;
   const auto good = [&](const Request& request) { return part_of(one.file, request); };
   SECTION("other bytes") { one.start_part("\x1f" + std::string(999, 'x')); }
   SECTION("other bytes, all of them") { one.start_part("\x1f" + one.file.substr(0, one.file.size() - 1)); }
@@ -139,7 +139,7 @@ TEST_CASE("a part that does not belong to the file is downloaded anew") {
 }
 
 TEST_CASE("a complete part is only checked") {
-  const Case one;
+  const DownloadCase one;
   one.start_part(one.file);
   const LocalServer server([&](const Request&) { return Reply{""}; });
   one.fetch(server.address());
@@ -148,7 +148,7 @@ TEST_CASE("a complete part is only checked") {
 }
 
 TEST_CASE("a server without the requested range is asked for the whole file") {
-  const Case one;
+  const DownloadCase one;
   one.start_part(one.file.substr(0, 5000));
   const LocalServer server([&](const Request& request) {
     return request.from ? Reply{"", "416 Range Not Satisfiable"} : Reply{one.file};
@@ -158,7 +158,7 @@ TEST_CASE("a server without the requested range is asked for the whole file") {
 }
 
 TEST_CASE("a part that is not the requested range is never added to the file") {
-  const Case one;
+  const DownloadCase one;
   const std::string first = "5000", last = std::to_string(one.file.size() - 1), total = std::to_string(one.file.size());
   const auto header = [](const std::string& value) { return "Content-Range: " + value + "\r\n"; };
   for (const std::string& headers :
@@ -194,7 +194,7 @@ TEST_CASE("a part that is not the requested range is never added to the file") {
 }
 
 TEST_CASE("a server that sends parts of the file only is refused, with what it sent") {
-  const Case one;
+  const DownloadCase one;
   std::string headers;
   const LocalServer server([&](const Request&) { return Reply{one.file, "206 Partial Content", headers}; });
   CHECK_THAT(
@@ -209,7 +209,7 @@ TEST_CASE("a server that sends parts of the file only is refused, with what it s
 }
 
 TEST_CASE("HTTP errors, also behind a redirect, are reported with the address") {
-  const Case one;
+  const DownloadCase one;
   const LocalServer server([&](const Request& request) {
     if (request.path == "/moved/data.gz") return Reply{"", "302 Found", "Location: /gone\r\n"};
     if (request.path == "/round/data.gz") return Reply{"", "302 Found", "Location: /round/data.gz\r\n"};
@@ -226,7 +226,7 @@ TEST_CASE("HTTP errors, also behind a redirect, are reported with the address") 
 }
 
 TEST_CASE("redirects are followed") {
-  const Case one;
+  const DownloadCase one;
   const LocalServer server([&](const Request& request) {
     if (request.path == "/data.gz") return Reply{"<html>moved</html>", "301 Moved Permanently", "Location: /there\r\n"};
     return part_of(one.file, request);
@@ -236,7 +236,7 @@ TEST_CASE("redirects are followed") {
 }
 
 TEST_CASE("a web page instead of the file is recognised, and leaves the part as it is") {
-  const Case one;
+  const DownloadCase one;
   one.start_part(one.file.substr(0, 5000));
   const LocalServer server([&](const Request&) { return Reply{"<!DOCTYPE html><html>log in</html>"}; });
   CHECK_THAT(one.refusal(server.address(), dp::ErrorCode::data), Catch::Contains("web page"));
@@ -244,7 +244,7 @@ TEST_CASE("a web page instead of the file is recognised, and leaves the part as 
 }
 
 TEST_CASE("other data, and more data than the file has, are refused") {
-  const Case one;
+  const DownloadCase one;
   std::string body;
   const LocalServer server([&](const Request&) { return Reply{body}; });
   body = "PK\x03\x04";
@@ -262,7 +262,7 @@ TEST_CASE("other data, and more data than the file has, are refused") {
 }
 
 TEST_CASE("a server that stalls is given up, and the part stays") {
-  const Case one;
+  const DownloadCase one;
   one.start_part(one.file.substr(0, 5000));
   const LocalServer server([&](const Request& request) {
     Reply reply = part_of(one.file, request);
@@ -280,7 +280,7 @@ TEST_CASE("a server that stalls is given up, and the part stays") {
 }
 
 TEST_CASE("the next mirror continues where the first failed") {
-  Case one;
+  DownloadCase one;
   const LocalServer first([&](const Request&) { return Reply{.body = one.file, .sent = 60000}; });
   const LocalServer second([&](const Request& request) { return part_of(one.file, request); });
   one.source.mirrors = {first.address(), second.address()};
@@ -290,7 +290,7 @@ TEST_CASE("the next mirror continues where the first failed") {
 }
 
 TEST_CASE("a stop ends the transfer and keeps the part") {
-  Case one;
+  DownloadCase one;
   const LocalServer server([&](const Request&) { return Reply{.body = one.file, .sent = 60000, .stalls = true}; });
   std::thread stopper([&] {
     while (!fs::exists(one.part()) || fs::file_size(one.part()) < 60000) std::this_thread::yield();
@@ -303,7 +303,7 @@ TEST_CASE("a stop ends the transfer and keeps the part") {
 }
 
 TEST_CASE("a mirror needs an address of http or https, and one folder one download") {
-  const Case one;
+  const DownloadCase one;
   for (const char* mirror : {"", "here", "ftp://127.0.0.1/", "file:///tmp/", "me:secret@here", "ftp://me:secret@here/"})
     CHECK(one.refusal(mirror, dp::ErrorCode::usage) == "--mirror: the address must begin with http:// or https://");
   for (const char* mirror :

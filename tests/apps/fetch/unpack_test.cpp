@@ -55,8 +55,8 @@ const std::vector<Entry> kGood{
     {"set/", "", AE_IFDIR}, {"set/a.bin", "aaaa"}, {"set/b.bin", "bb"}, {"set/read.me", "r"}};
 
 // A data set in an archive that `entries` fill.
-struct Case {
-  explicit Case(const std::vector<Entry>& entries) {
+struct UnpackCase {
+  explicit UnpackCase(const std::vector<Entry>& entries) {
     pack(temp / "packed.tar.gz", entries);
     bytes = read_text(temp / "packed.tar.gz");
     source = {"cifar10",
@@ -85,7 +85,7 @@ struct Case {
 };
 
 TEST_CASE("an archive is unpacked and removed") {
-  const Case one(kGood);
+  const UnpackCase one(kGood);
   const std::string archive = one.temp / "data/set.tar.gz", folder = one.temp / "data/set", into = one.temp / "printed";
   const std::string train = "train on it with: dp_train --dataset cifar10 --data-path " + (one.temp / "data") + "\n";
   {
@@ -106,7 +106,7 @@ TEST_CASE("an archive is unpacked and removed") {
 }
 
 TEST_CASE("missing and truncated files of an unpacked archive are restored, others stay") {
-  const Case one(kGood);
+  const UnpackCase one(kGood);
   fs::create_directories(one.temp / "data/set");
   fs::create_directories(one.temp / "data/.set.unpacking/set/old");  // left by a killed process
   write_text(one.temp / "data/set/a.bin", "a");
@@ -117,7 +117,7 @@ TEST_CASE("missing and truncated files of an unpacked archive are restored, othe
 }
 
 TEST_CASE("an archive without the files of the data set is rejected") {
-  const Case one({{"set/a.bin", "aaaa"}, {"set/b.bin", "longer"}});
+  const UnpackCase one({{"set/a.bin", "aaaa"}, {"set/b.bin", "longer"}});
   CHECK_THROWS_WITH(one.fetch(), Catch::Contains("does not hold the files of cifar10"));
   CHECK(one.found() == std::set<std::string>{"set.tar.gz"});
 }
@@ -130,7 +130,7 @@ TEST_CASE("archive entries that lead elsewhere are refused") {
     std::vector<Entry> entries = kGood;
     entries.push_back(bad);
     entries.push_back({"set/link/passwd", "x"});
-    const Case one(entries);
+    const UnpackCase one(entries);
     try {
       one.fetch();
       FAIL("unpacked");

@@ -60,7 +60,7 @@ TEST_CASE("simulated GPUs: a narrow resnet18 without ReLUs equals the reference 
   }
 }
 
-TEST_CASE("simulated GPUs: a narrow resnet50 without ReLUs equals the reference") {
+TEST_CASE("simulated GPUs: a narrow resnet50 without ReLUs equals the reference", "[more]") {
   const Model model = models::resnet50({.classes = 10, .input = {3, 16, 16}, .width = 4, .relu = false});
   const Batch batch = random_batch(model, 7);
   DataParallelOptions oracle = on_reference();
@@ -79,7 +79,8 @@ TEST_CASE("simulated GPUs: each batch normalisation has the eps and the momentum
   check_norm_options(on_gpus(1, 1));
 }
 
-TEST_CASE("simulated GPUs: frozen layers train as layers with rate and decay 0, also with fused normalisation") {
+TEST_CASE("simulated GPUs: frozen layers train as layers with rate and decay 0, also with fused normalisation",
+          "[more]") {
   SimulatedGpus machine(2);
   simt::simulation().protect_memory = false;  // faster
   engine::test_modes().norm_fusion = kernels::NormFusion::always;
@@ -89,7 +90,8 @@ TEST_CASE("simulated GPUs: frozen layers train as layers with rate and decay 0, 
 
 TEST_CASE(
     "simulated GPUs: with logical shards a narrow resnet18 has the same bits with and without peer access and on "
-    "shared GPUs") {
+    "shared GPUs",
+    "[more]") {
   const Model model = narrow_resnet(/*relu=*/true);
   const auto result = [&](int replicas, int gpus, simt::Peer peers) {
     SimulatedGpus machine(gpus, peers);

@@ -19,18 +19,18 @@ namespace {
 
 TensorDesc row_major(const Shape& shape, DType type) { return {shape, type, plain(shape, type)}; }
 
-struct Case {
+struct LinearCase {
   Shape x;
   std::int64_t out;
   bool bias = false, relu = false, channels_last = false;
 };
 
-struct Directions {
+struct LinearDirections {
   LinearForward forward;
   LinearBackwardData data;
   LinearBackwardWeights weights;
 
-  Directions(const Case& c, DType type) {
+  LinearDirections(const LinearCase& c, DType type) {
     const Shape w{c.out, c.x.without_first().numel()}, y{c.x[0], c.out};
     const auto weights_of = [&](DType of) {
       return c.channels_last ? TensorDesc{w, of, linear_channels_last(w, c.x, of)} : row_major(w, of);
@@ -54,12 +54,12 @@ Endings endings(const std::vector<Candidate>& candidates) {
   return result;
 }
 
-void check_case(LibraryRig& rig, const Case& c, DType type, const Endings& forward_endings,
-                const Endings& weight_endings) {
+void check_linear(LibraryRig& rig, const LinearCase& c, DType type, const Endings& forward_endings,
+                  const Endings& weight_endings) {
   INFO("x " << to_string(c.x) << " out " << c.out << " " << to_string(type) << " bias " << c.bias << " relu "
             << c.relu);
   Random random(8, RandomUse::synthetic);
-  const Directions d(c, type);
+  const LinearDirections d(c, type);
   const HostTensor x = rounded(random_tensor(c.x, random), type),
                    w = rounded(random_tensor(d.forward.w.shape, random), type),
                    dy = rounded(random_tensor(d.forward.y.shape, random), type), b = random_tensor({c.out}, random);
@@ -95,11 +95,11 @@ void check_case(LibraryRig& rig, const Case& c, DType type, const Endings& forwa
   }
 }
 
-const Case kCases[] = {
+const LinearCase kLinearCases[] = {
     {{3, 12}, 5, true, true}, {{7, 128}, 10, true, false},          {{5, 257}, 33, false, true},
     {{1, 1}, 1, true, false}, {{3, 8, 3, 5}, 13, true, true, true}, {{2, 6, 4, 4}, 7, true, false, false}};
 
-LinearForward small_forward() { return Directions(kCases[0], DType::f32).forward; }
+LinearForward small_linear() { return LinearDirections(kLinearCases[0], DType::f32).forward; }
 
 }  // namespace
 
@@ -108,11 +108,11 @@ TEST_CASE("cublaslt: linear layers of every direction, type and odd shape agree 
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::needs_workspace});
   {
     LibraryRig rig;
-    for (const Case& c : kCases) {
-      check_case(rig, c, DType::f32, {""}, c.bias ? Endings{"", " own bias"} : Endings{""});
+    for (const LinearCase& c : kLinearCases) {
+      check_linear(rig, c, DType::f32, {""}, c.bias ? Endings{"", " own bias"} : Endings{""});
       // cuBLASLt adds a bias to a 16-bit result only if it has the result's type.
       for (const DType type : {DType::bf16, DType::f16})
-        check_case(rig, c, type, {c.bias ? " narrow bias" : ""}, c.bias ? Endings{"", " own bias"} : Endings{""});
+        check_linear(rig, c, type, {c.bias ? " narrow bias" : ""}, c.bias ? Endings{"", " own bias"} : Endings{""});
     }
     CHECK(cublaslt.handles() == 1);
   }
@@ -125,14 +125,14 @@ TEST_CASE("cublaslt: our own kernel computes the bias gradient if the epilogue c
   SimulatedCublasLt cublaslt;
   cublaslt.refuse_bias_gradients();
   LibraryRig rig;
-  for (const Case& c : kCases) check_case(rig, c, DType::f32, {""}, {c.bias ? " own bias" : ""});
+  for (const LinearCase& c : kLinearCases) check_linear(rig, c, DType::f32, {""}, {c.bias ? " own bias" : ""});
 }
 
 TEST_CASE("cublaslt: bias and ReLU are fused with the product") {
   SimulatedGpus machine(1);
   const SimulatedCublasLt cublaslt;
   LibraryRig rig;
-  check_case(rig, {{3, 12}, 5, true, true}, DType::f32, {""}, {"", " own bias"});
+  check_linear(rig, {{3, 12}, 5, true, true}, DType::f32, {""}, {"", " own bias"});
   CHECK(cublaslt.runs() ==
         std::vector<std::string>{"algorithm 0, 5x3x12, epilogue 6", "algorithm 0, 12x3x5, epilogue 1",
                                  "algorithm 0, 12x5x3, epilogue 512", "algorithm 0, 12x5x3, epilogue 1"});
@@ -142,7 +142,7 @@ TEST_CASE("cublaslt: no candidates for reordered features, without the library, 
   SimulatedGpus machine(1);
   {
     LibraryRig rig;
-    CHECK(cublaslt_candidates(small_forward(), rig.options).empty());
+    CHECK(cublaslt_candidates(small_linear(), rig.options).empty());
   }
   SimulatedCublasLt cublaslt;
   LibraryRig rig;
@@ -155,18 +155,18 @@ TEST_CASE("cublaslt: no candidates for reordered features, without the library, 
   CHECK(cublaslt_candidates(LinearForward{images, {w, DType::f32, {}}, y}, rig.options).size() ==
         1);  // any layout: in x's order
   CHECK(cublaslt_candidates(ReluForward{images}, rig.options).empty());
-  CHECK(cublaslt_candidates(small_forward(), CudaOpOptions{}).empty());
+  CHECK(cublaslt_candidates(small_linear(), CudaOpOptions{}).empty());
   CHECK(library_versions() == "cudnn none; cublaslt 13.1.0");
   cublaslt.refuse_devices();
   LibraryRig refused;
-  CHECK(cublaslt_candidates(small_forward(), refused.options).empty());
+  CHECK(cublaslt_candidates(small_linear(), refused.options).empty());
 }
 
 TEST_CASE("cublaslt: TF32 is used on request, and deterministic runs use no split-K") {
   SimulatedGpus machine(1);
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::splits, CublasLtAlgorithm::plain});
   LibraryRig rig;
-  const auto candidates = [&] { return cublaslt_candidates(small_forward(), rig.options); };
+  const auto candidates = [&] { return cublaslt_candidates(small_linear(), rig.options); };
   REQUIRE(candidates().size() == 2);
   CHECK(candidates()[0].name == "cublaslt:4 tile0 stages0 splits4 reduction0 swizzle0 option0 inner0 cluster0");
   CHECK(!candidates()[0].make()->rounds_to_tf32());
@@ -182,7 +182,7 @@ TEST_CASE("cublaslt: a failure at run time names the call, the problem and the r
   SimulatedGpus machine(1);
   const SimulatedCublasLt cublaslt({CublasLtAlgorithm::fails, CublasLtAlgorithm::plain});
   LibraryRig rig;
-  const LinearForward d = small_forward();
+  const LinearForward d = small_linear();
   const DeviceTensor x = rig.upload(zeros(d.x.shape), d.x), w = rig.upload(zeros(d.w.shape), d.w),
                      y = rig.poisoned(d.y), b = rig.upload(zeros({5}), row_major({5}, DType::f32));
   const std::vector<Candidate> candidates = cublaslt_candidates(d, rig.options);

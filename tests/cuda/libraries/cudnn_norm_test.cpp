@@ -22,12 +22,13 @@ namespace {
 
 constexpr DType kLow[] = {DType::bf16, DType::f16};
 
-struct Case {
+struct NormConvCase {
   Shape x;
   std::int64_t out;
   Window window;
 };
-const Case kCases[] = {{{2, 8, 6, 6}, 16, {3, 1, 1}}, {{3, 16, 7, 5}, 8, {3, 2, 1}}, {{2, 24, 4, 4}, 8, {1, 2, 0}}};
+const NormConvCase kNormConvCases[] = {
+    {{2, 8, 6, 6}, 16, {3, 1, 1}}, {{3, 16, 7, 5}, 8, {3, 2, 1}}, {{2, 24, 4, 4}, 8, {1, 2, 0}}};
 
 TensorDesc vector(std::int64_t count, DType type) { return {{count}, type, plain({count}, type)}; }
 
@@ -35,7 +36,7 @@ struct Descs {
   TensorDesc x, w, y, dw;
   Window window;
 
-  Descs(const Case& c, DType type)
+  Descs(const NormConvCase& c, DType type)
       : x(last(c.x, type)),
         w(last({c.out, c.x[1], c.window.kernel.h, c.window.kernel.h}, type)),
         y(last(window_output(c.x, c.out, c.window), type)),
@@ -152,12 +153,6 @@ std::unique_ptr<CudaOp> in_order(const OpDesc& desc) {
   return std::visit([](const auto& d) { return make(d, CudaOpOptions{}); }, desc);
 }
 
-std::vector<std::string> names(const std::vector<Candidate>& candidates) {
-  std::vector<std::string> result;
-  for (const Candidate& candidate : candidates) result.push_back(candidate.name);
-  return result;
-}
-
 }  // namespace
 
 TEST_CASE("cudnn: fused candidates of every form and both 16-bit types agree with the unfused ops") {
@@ -165,7 +160,7 @@ TEST_CASE("cudnn: fused candidates of every form and both 16-bit types agree wit
   const SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::needs_workspace});
   LibraryRig rig;
   for (const DType type : kLow)
-    for (const Case& c : kCases)
+    for (const NormConvCase& c : kNormConvCases)
       for (const OpDesc& desc : Descs(c, type).all()) {
         INFO(name_of(desc) << " " << to_string(type) << " x " << to_string(c.x) << " stride " << c.window.stride.h);
         Arguments arguments(rig, desc);
@@ -191,9 +186,9 @@ TEST_CASE("cudnn: fused candidates are those observed with cuDNN 9.19") {
   cudnn.fuse_as_seen(), cudnn.refuse_wide_weight_gradients();
   LibraryRig rig;
   const std::string plain = candidate_of(CudnnEngine::plain) + " fused";
-  const Descs low(kCases[0], DType::f16), strided(kCases[1], DType::f16);
-  const auto candidates = [&](const OpDesc& desc) { return names(cudnn_candidates(desc, rig.options)); };
-  for (const OpDesc& desc : Descs(kCases[0], DType::bf16).all()) CHECK(candidates(desc).empty());
+  const Descs low(kNormConvCases[0], DType::f16), strided(kNormConvCases[1], DType::f16);
+  const auto candidates = [&](const OpDesc& desc) { return candidate_names(cudnn_candidates(desc, rig.options)); };
+  for (const OpDesc& desc : Descs(kNormConvCases[0], DType::bf16).all()) CHECK(candidates(desc).empty());
   for (const OpDesc& desc : Descs({{2, 12, 6, 6}, 16, {3, 1, 1}}, DType::f16).all()) CHECK(candidates(desc).empty());
   for (const OpDesc& desc : low.all()) {
     INFO(name_of(desc));
@@ -215,7 +210,7 @@ TEST_CASE("cudnn: without an engine for the sums of a data gradient its mask is 
   cudnn.refuse_norm_sums();
   LibraryRig rig;
   for (const DType type : kLow)
-    for (const Case& c : kCases) {
+    for (const NormConvCase& c : kNormConvCases) {
       const Descs descs(c, type);
       CHECK(cudnn_candidates(descs.data(Descs::open, false), rig.options).empty());
       for (const auto& [mask, add] :
@@ -239,21 +234,23 @@ TEST_CASE("cudnn: no fused candidates in float32, without anything to fuse, or w
   SimulatedGpus machine(1);
   {
     LibraryRig rig;
-    for (const OpDesc& desc : Descs(kCases[0], DType::f16).all()) CHECK(cudnn_candidates(desc, rig.options).empty());
+    for (const OpDesc& desc : Descs(kNormConvCases[0], DType::f16).all())
+      CHECK(cudnn_candidates(desc, rig.options).empty());
   }
   const SimulatedCudnn cudnn;
   LibraryRig rig;
-  for (const OpDesc& desc : Descs(kCases[0], DType::f32).all()) CHECK(cudnn_candidates(desc, rig.options).empty());
-  CHECK(cudnn_candidates(Descs(kCases[0], DType::f16).forward(false, false), rig.options).empty());
+  for (const OpDesc& desc : Descs(kNormConvCases[0], DType::f32).all())
+    CHECK(cudnn_candidates(desc, rig.options).empty());
+  CHECK(cudnn_candidates(Descs(kNormConvCases[0], DType::f16).forward(false, false), rig.options).empty());
   CHECK(cudnn.handles() == 0);  // no handle was created either
-  CHECK(cudnn_candidates(Descs(kCases[0], DType::f16).weights(), CudaOpOptions{}).empty());
+  CHECK(cudnn_candidates(Descs(kNormConvCases[0], DType::f16).weights(), CudaOpOptions{}).empty());
 }
 
 TEST_CASE("cudnn: a wrong fused engine is rejected, and a correct one is accepted") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::wrong});
   LibraryRig rig;
-  for (const OpDesc& desc : Descs(kCases[0], DType::f16).all()) {
+  for (const OpDesc& desc : Descs(kNormConvCases[0], DType::f16).all()) {
     INFO(name_of(desc));
     const auto baseline = in_order(desc);
     const std::vector<Candidate> candidates = cudnn_candidates(desc, rig.options);
@@ -271,7 +268,7 @@ TEST_CASE("cudnn: the simulated cuDNN reports graphs whose operations do not fit
   const SimulatedCudnn cudnn;
   LibraryRig rig;
   const CudnnTarget target{kernels::cuda::cudnn().api, rig.options.libraries->cudnn_handle()};
-  const Descs d(kCases[0], DType::f16);
+  const Descs d(kNormConvCases[0], DType::f16);
   const CudnnTensor x_spec = tensor_of(kCudnnX, d.x, true), y_spec = tensor_of(kCudnnY, d.y, true);
   const auto reports = [&](const auto& build) {
     CudnnGraphBuilder graph(target);

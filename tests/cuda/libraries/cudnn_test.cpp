@@ -20,26 +20,20 @@ using simt::SimulatedCudnn;
 
 namespace {
 
-struct Case {
+struct ConvCase {
   Shape x;
   std::int64_t out;
   Window window;
   bool bias = false, relu = false, plain_x = false;
 };
 
-std::vector<std::string> names(const std::vector<Candidate>& candidates) {
-  std::vector<std::string> result;
-  for (const Candidate& candidate : candidates) result.push_back(candidate.name);
-  return result;
-}
-
 // The descriptors of one convolution in its three directions.
-struct Directions {
+struct ConvDirections {
   Conv2dForward forward;
   Conv2dBackwardData data;
   Conv2dBackwardWeights weights;
 
-  Directions(const Case& c, DType type) {
+  ConvDirections(const ConvCase& c, DType type) {
     const Shape w{c.out, c.x[1], c.window.kernel.h, c.window.kernel.h}, y = window_output(c.x, c.out, c.window);
     const TensorDesc x = c.plain_x ? TensorDesc{c.x, type, plain(c.x, type)} : last(c.x, type);
     forward = {x, last(w, type), last(y, type), c.window, c.bias, c.relu};
@@ -48,13 +42,15 @@ struct Directions {
   }
 };
 
-Conv2dForward small_forward(DType type = DType::f32) { return Directions({{2, 8, 6, 6}, 12, {3, 1, 1}}, type).forward; }
+Conv2dForward small_conv(DType type = DType::f32) {
+  return ConvDirections({{2, 8, 6, 6}, 12, {3, 1, 1}}, type).forward;
+}
 
 // `wide`: whether engines write float32 weight gradients from 16 bits.
-void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected_candidates, bool wide = true) {
+void check_conv(LibraryRig& rig, const ConvCase& c, DType type, std::size_t expected_candidates, bool wide = true) {
   INFO("x " << to_string(c.x) << " out " << c.out << " stride " << c.window.stride.h << " " << to_string(type));
   Random random(7, RandomUse::synthetic);
-  const Directions d(c, type);
+  const ConvDirections d(c, type);
   const HostTensor x = rounded(random_tensor(c.x, random), type),
                    w = rounded(random_tensor(d.forward.w.shape, random), type),
                    dy = rounded(random_tensor(d.forward.y.shape, random), type), b = random_tensor({c.out}, random);
@@ -100,11 +96,11 @@ void check_case(LibraryRig& rig, const Case& c, DType type, std::size_t expected
 
 constexpr DType kTypes[] = {DType::f32, DType::bf16, DType::f16};
 
-const Case kCases[] = {{{2, 8, 6, 6}, 12, {3, 1, 1}, true, true},
-                       {{3, 5, 7, 9}, 13, {3, 2, 1}, true, false},
-                       {{2, 16, 5, 4}, 8, {1, 2, 0}, false, true},
-                       {{1, 3, 8, 8}, 4, {7, 2, 3}, false, false, true},
-                       {{2, 1, 9, 7}, 5, {5, 1, 2}, true, true}};
+const ConvCase kConvCases[] = {{{2, 8, 6, 6}, 12, {3, 1, 1}, true, true},
+                               {{3, 5, 7, 9}, 13, {3, 2, 1}, true, false},
+                               {{2, 16, 5, 4}, 8, {1, 2, 0}, false, true},
+                               {{1, 3, 8, 8}, 4, {7, 2, 3}, false, false, true},
+                               {{2, 1, 9, 7}, 5, {5, 1, 2}, true, true}};
 
 }  // namespace
 
@@ -113,8 +109,8 @@ TEST_CASE("cudnn: convolutions of every direction, type and odd shape agree with
   const SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::needs_workspace});
   {
     LibraryRig rig;
-    for (const Case& c : kCases)
-      for (const DType type : kTypes) check_case(rig, c, type, 2);
+    for (const ConvCase& c : kConvCases)
+      for (const DType type : kTypes) check_conv(rig, c, type, 2);
     CHECK(cudnn.handles() == 1);
   }
   CHECK(cudnn.descriptors() == 0);
@@ -126,10 +122,10 @@ TEST_CASE("cudnn: weight gradients are also widened from 16 bits, and only so if
   SimulatedCudnn cudnn({CudnnEngine::plain, CudnnEngine::needs_workspace});
   cudnn.refuse_wide_weight_gradients();
   LibraryRig rig;
-  for (const Case& c : kCases) {
-    check_case(rig, c, DType::bf16, 2, /*wide=*/false);
-    check_case(rig, c, DType::f16, 2, /*wide=*/false);
-    check_case(rig, c, DType::f32, 2);
+  for (const ConvCase& c : kConvCases) {
+    check_conv(rig, c, DType::bf16, 2, /*wide=*/false);
+    check_conv(rig, c, DType::f16, 2, /*wide=*/false);
+    check_conv(rig, c, DType::f32, 2);
   }
 }
 
@@ -140,14 +136,14 @@ TEST_CASE("cudnn: engines that round or use another algorithm are candidates onl
   LibraryRig rig;
   const std::string plain = candidate_of(CudnnEngine::plain), tf32 = candidate_of(CudnnEngine::tensor_core) + " tf32",
                     winograd = candidate_of(CudnnEngine::winograd), other = candidate_of(CudnnEngine::nondeterministic);
-  const auto candidates = [&](DType type) { return names(cudnn_candidates(small_forward(type), rig.options)); };
+  const auto candidates = [&](DType type) { return candidate_names(cudnn_candidates(small_conv(type), rig.options)); };
   CHECK(candidates(DType::f32) == std::vector{other, plain});
   CHECK(candidates(DType::bf16) == std::vector{candidate_of(CudnnEngine::tensor_core), other, plain});
   rig.options.fast_convolutions = true;
   CHECK(candidates(DType::f32) == std::vector{winograd, other, plain});
   rig.options.fast_convolutions = false, rig.options.tf32 = true;
   CHECK(candidates(DType::f32) == std::vector{tf32, other, plain});
-  CHECK(cudnn_candidates(small_forward(), rig.options).front().make()->rounds_to_tf32());
+  CHECK(cudnn_candidates(small_conv(), rig.options).front().make()->rounds_to_tf32());
   rig.options.tf32 = false, rig.options.deterministic = true;
   CHECK(candidates(DType::f32) == std::vector{plain});  // a deterministic run has a single candidate
 }
@@ -156,7 +152,7 @@ TEST_CASE("cudnn: plans that are refused or need too much memory are not candida
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::refuses, CudnnEngine::hungry, CudnnEngine::plain});
   LibraryRig rig;
-  const std::vector<Candidate> candidates = cudnn_candidates(small_forward(), rig.options);
+  const std::vector<Candidate> candidates = cudnn_candidates(small_conv(), rig.options);
   REQUIRE(candidates.size() == 3);
   CHECK(candidates[0].make() == nullptr);
   CHECK(candidates[1].make() == nullptr);
@@ -167,7 +163,7 @@ TEST_CASE("cudnn: no candidates without the library, on an unsupported device, o
   SimulatedGpus machine(1);
   {
     LibraryRig rig;
-    CHECK(cudnn_candidates(small_forward(), rig.options).empty());
+    CHECK(cudnn_candidates(small_conv(), rig.options).empty());
     CHECK(library_versions() == "cudnn none; cublaslt none");
     CHECK(describe_libraries().find("cuDNN       none: it is not simulated here\n") == 0);
   }
@@ -176,18 +172,18 @@ TEST_CASE("cudnn: no candidates without the library, on an unsupported device, o
   CHECK(describe_libraries().find("cuDNN       9.19.0, a stand-in\n") == 0);
   LibraryRig rig;
   CHECK(cudnn_candidates(ReluForward{last({2, 8, 6, 6}, DType::f32)}, rig.options).empty());
-  CHECK(cudnn_candidates(small_forward(), CudaOpOptions{}).empty());
-  CHECK(cudnn_candidates(small_forward(), rig.options).size() == 1);
+  CHECK(cudnn_candidates(small_conv(), CudaOpOptions{}).empty());
+  CHECK(cudnn_candidates(small_conv(), rig.options).size() == 1);
   cudnn.refuse_devices();
   LibraryRig refused;
-  CHECK(cudnn_candidates(small_forward(), refused.options).empty());
+  CHECK(cudnn_candidates(small_conv(), refused.options).empty());
 }
 
 TEST_CASE("cudnn: equal pointers are set once, whatever the number of runs") {
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn;
   LibraryRig rig;
-  const Conv2dForward d = small_forward();
+  const Conv2dForward d = small_conv();
   const auto op = cudnn_candidates(d, rig.options).front().make();
   const DeviceTensor x = rig.upload(zeros(d.x.shape), d.x), w = rig.upload(zeros(d.w.shape), d.w),
                      y = rig.poisoned(d.y), other = rig.poisoned(d.y);
@@ -207,7 +203,7 @@ TEST_CASE("cudnn: a failure at run time names the call, the problem and the reme
   SimulatedGpus machine(1);
   const SimulatedCudnn cudnn({CudnnEngine::fails, CudnnEngine::plain});
   LibraryRig rig;
-  const Conv2dForward d = small_forward();
+  const Conv2dForward d = small_conv();
   const DeviceTensor x = rig.upload(zeros(d.x.shape), d.x), w = rig.upload(zeros(d.w.shape), d.w),
                      y = rig.poisoned(d.y);
   const std::vector<Candidate> candidates = cudnn_candidates(d, rig.options);

@@ -55,6 +55,12 @@ HostTensor rounded(const HostTensor& tensor, DType type) {
 
 double tolerance(DType result) { return result == DType::f32 ? 1e-6 : result == DType::bf16 ? 4e-3 : 5e-4; }
 
+std::vector<std::string> candidate_names(const std::vector<cuda::Candidate>& candidates) {
+  std::vector<std::string> names;
+  for (const cuda::Candidate& candidate : candidates) names.push_back(candidate.name);
+  return names;
+}
+
 DeviceTensor LibraryRig::upload(const HostTensor& tensor, const TensorDesc& desc) {
   std::vector<std::byte> bytes(desc.layout.bytes);
   for_places(desc, [&](std::size_t plain, std::size_t place) {

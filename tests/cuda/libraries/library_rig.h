@@ -1,6 +1,9 @@
 // Runs a single candidate of a layer on a simulated GPU, from host tensors to host tensors, for any float type.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "kernels/device/cuda/libraries/libraries.h"
 #include "kernels/op_rig.h"
 #include "kernels/tuning/candidates.h"
@@ -12,6 +15,7 @@ namespace dp::test {
 HostTensor rounded(const HostTensor& tensor, DType type);
 // The tolerance for a result of this type, relative to the norm.
 double tolerance(DType result);
+std::vector<std::string> candidate_names(const std::vector<kernels::cuda::Candidate>& candidates);
 
 class LibraryRig {
  public:
