@@ -22,8 +22,8 @@ class Zoo {
         fs::create_directories(temp_ / folder);
         temp_.write(folder + "/" + std::to_string(i) + ".jpg", corpus_image(images[i]));
       }
-    const Outcome trained = run({"--model", "mlp", "--dataset", "imagefolder", "--data-path", "set", "-b", "3",
-                                 "--epochs", "1", "--output-dir", "run"});
+    const Outcome trained = run({"--model", "mlp", "--dataset", "imagefolder", "--data-path", "set", "--image-size",
+                                 "16", "-b", "3", "--epochs", "1", "--output-dir", "run"});
     INFO(trained.err);
     REQUIRE(trained.code == 0);
   }
@@ -50,8 +50,8 @@ TEST_CASE("a renamed class folder is refused with both lists of names, in both e
     CHECK(refused.code == 3);
     CHECK_THAT(refused.err, Catch::Contains("checkpoint 'run/checkpoints/last' " + both));
   }
-  const Outcome weights = zoo.run({"--model", "mlp", "--dataset", "imagefolder", "--data-path", "set", "-e", "--init",
-                                   "run/checkpoints/last/model.safetensors"});
+  const Outcome weights = zoo.run({"--model", "mlp", "--dataset", "imagefolder", "--data-path", "set", "--image-size",
+                                   "16", "-e", "--init", "run/checkpoints/last/model.safetensors"});
   CHECK(weights.code == 3);
   CHECK_THAT(weights.err, Catch::Contains(both));
   zoo.rename("wasp", "bee");

@@ -68,7 +68,7 @@ void check_rows_restored(const std::vector<OptionRow>& rows, std::size_t part, s
     if (has("@") || row.code != 0 || row.base_code != 0 || !row.variables.empty()) continue;  // needs other files
     if (has("--cpu") || has("--replicas-per-device") || has("--engine") || has("--max-steps")) continue;
     Words base = kBase;
-    if (row.setting == Setting::residual || row.setting == Setting::synthetic) base = setting_words(row.setting);
+    if (row.setting == Setting::batch_norm || row.setting == Setting::synthetic) base = setting_words(row.setting);
     if (row.setting == Setting::targets) base = merged(setting_words(row.setting), {"--data-path", "targets"});
     place.check_restored(merged(base, merged(row.also, row.arguments)));
   }

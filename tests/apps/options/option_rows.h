@@ -29,7 +29,7 @@ struct Ran {
 enum class Setting {
   mlp,        // 8 steps on 64 drawn digits
   convnet,    // dropout, convolutions
-  residual,   // batch normalisation
+  batch_norm,  // batch normalisation
   synthetic,  // images of any shape
   crops,      // augmented images
   targets,    // with two targets each, 2 steps

@@ -170,9 +170,9 @@ Words setting_words(Setting setting) {
     case Setting::convnet:
       return on({"--dataset", "mnist", "--data-path", "@/digits", "--model", "mnist_convnet", "-b", "16", "--max-steps",
                  "2"});
-    case Setting::residual:
-      return on(synthetic + Words{"3,8,8", "--classes", "4", "--images", "12", "--model", "resnet18", "-b", "8",
-                                  "--max-steps", "1"});
+    case Setting::batch_norm:
+      return on(synthetic + Words{"3,8,8", "--classes", "4", "--images", "12", "--model", "shufflenet_v2_x1_0", "-b",
+                                  "8", "--max-steps", "1", "--lr", "0.001"});
     case Setting::synthetic:
       return on(synthetic + Words{"1,6,6", "--classes", "10", "--images", "40", "--model", "mlp", "-b", "16"});
     case Setting::targets:
