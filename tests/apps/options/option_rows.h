@@ -27,12 +27,12 @@ struct Ran {
 
 // The small base runs that options modify.
 enum class Setting {
-  mlp,        // 8 steps on 64 drawn digits
-  convnet,    // dropout, convolutions
+  mlp,         // 8 steps on 64 drawn digits
+  convnet,     // dropout, convolutions
   batch_norm,  // batch normalisation
-  synthetic,  // images of any shape
-  crops,      // augmented images
-  targets,    // with two targets each, 2 steps
+  synthetic,   // images of any shape
+  crops,       // augmented images
+  targets,     // with two targets each, 2 steps
 };
 
 enum class Weights { same, other };
