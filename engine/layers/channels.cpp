@@ -13,6 +13,12 @@ TensorDesc read_as(const Planner& plan, const PlanValue& value, const Shape& per
   return value.desc.shape == flat.shape ? plan.computed(value.desc) : flat;
 }
 
+// The factors for a multiplication with x. On images of one pixel they have x's shape, and so must have its layout.
+PlanValue factors_for(Planner& plan, PlanSteps& steps, const Node& node, const PlanValue& factors,
+                      const TensorDesc& x) {
+  return factors.desc.shape == x.shape ? plan.as(steps, node.name, factors, x) : factors;
+}
+
 }  // namespace
 
 void forward_multiply(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
@@ -42,14 +48,16 @@ void forward_drop_channels(Planner& plan, const Node& node, const PlanValue& x, 
            {.samples = {Space::samples}, .inputs = {Space::step_inputs}, .y = result.saved.where});
   result.x = plan.as(plan.forward, node.name, x, plan.computed(x.desc));
   result.y = plan.new_value(result.x.desc);
-  plan.add(plan.forward, node.name, "", plan.make(MultiplyForward{result.x.desc, result.saved.desc}),
-           {.x = result.x.where, .s = result.saved.where, .y = result.y.where});
+  const PlanValue factor = factors_for(plan, plan.forward, node, result.saved, result.x.desc);
+  plan.add(plan.forward, node.name, "", plan.make(MultiplyForward{result.x.desc, factor.desc}),
+           {.x = result.x.where, .s = factor.where, .y = result.y.where});
 }
 
 void backward_drop_channels(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result) {
   const PlanValue to = plan.gradients.in_place_or_new(dy);
-  plan.add(plan.backward, node.name, "backward", plan.make(MultiplyForward{dy.value.desc, result.saved.desc}),
-           {.x = dy.value.where, .s = result.saved.where, .y = to.where});
+  const PlanValue factor = factors_for(plan, plan.backward, node, result.saved, dy.value.desc);
+  plan.add(plan.backward, node.name, "backward", plan.make(MultiplyForward{dy.value.desc, factor.desc}),
+           {.x = dy.value.where, .s = factor.where, .y = to.where});
   plan.gradients.give(node.inputs[0], to, true);
 }
 

@@ -2,6 +2,7 @@
 #include <set>
 
 #include "support/catch.h"
+#include "support/tensor_errors.h"
 #include "support/training.h"
 
 using namespace dp;
@@ -126,6 +127,27 @@ TEST_CASE("each forward of the wrapper draws new masks") {
     forward_and_backward();
     check_step(net, 2);
   }
+}
+
+// On images of one pixel the factors have the shape of the image, and must have its layout, which may be blocked.
+TEST_CASE("whole channels and samples are dropped alike on every device, also from images of one pixel") {
+  for (const std::int64_t channels : {1, 5, 13, 16})
+    for (const int size : {3, 4}) {
+      ModelBuilder m("dropped", Shape{2, 4, 4});
+      auto x = m.relu(m.conv2d("conv", m.input(), {.out_channels = channels, .kernel = size}));
+      if (size == 3) x = m.global_avg_pool2d(x);
+      x = m.stochastic_depth("depth", m.dropout2d("channels", x, 0.4f), 0.3f);
+      const Model model = m.build(m.linear("fc", m.flatten(x), {.out_features = 3}));
+      DataParallel oracle(model, on_reference()), net(model, on_cpus(1));
+      const Batch batch = random_batch(model, 9);
+      for (DataParallel* const one : {&oracle, &net}) one->train_step(batch, Sgd{.lr = 0});
+      INFO(channels << " channels, kernel " << size);
+      const auto expected = oracle.gradients(), actual = net.gradients();
+      for (std::size_t i = 0; i < expected.size(); ++i) {
+        INFO(expected[i].first);
+        CHECK(relative_error(actual[i].second, expected[i].second) <= 1e-5);
+      }
+    }
 }
 
 TEST_CASE("a user-written optimizer trains as the engine's, with dropout and a resumed run") {
