@@ -234,7 +234,7 @@ void forward_conv(Planner& plan, const Node& node, const PlanValue& x, NodeResul
   if (forward_with_norms(plan, node, x, result) || forward_with_pool(plan, node, x, result)) return;
   add_forward(plan, node, x, result,
               Conv2dForward{plan.activation_desc(x.desc), plan.any(weight_shape(node)), plan.batched(node.output),
-                            node.window, node.bias >= 0, node.relu});
+                            node.window, node.bias >= 0, node.relu, plan.options.training});
 }
 
 void backward_conv(Planner& plan, const Node& node, const NodeGradient& gradient, const NodeResult& result) {

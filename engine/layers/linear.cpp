@@ -128,7 +128,7 @@ void forward_linear(Planner& plan, const Node& node, const PlanValue& x, NodeRes
   if (forward_with_dropout(plan, node, x, result) || forward_with_loss(plan, node, x, result)) return;
   add_forward(plan, node, x, result,
               LinearForward{plan.activation_desc(x.desc), plan.any(weight_shape(node)), plan.batched(node.output),
-                            node.bias >= 0, node.relu});
+                            node.bias >= 0, node.relu, plan.options.training});
 }
 
 void backward_linear(Planner& plan, const Node& node, const NodeGradient& gradient, const NodeResult& result) {

@@ -52,7 +52,7 @@ void forward_folded(Planner& plan, const Node& conv, const Node& norm, const Pla
   const bool adds = norm.inputs.size() > 1;
   const TensorDesc in = plan.activation_desc(x.desc);
   auto op = plan.make(Conv2dForward{in, plan.any(weight_shape(conv)), plan.batched(conv.output), conv.window,
-                                    /*bias=*/true, norm.relu && !adds});
+                                    /*bias=*/true, norm.relu && !adds, /*training=*/false});
   const PlanValue weight = new_folded(plan, op.tensors()[1]),
                   bias = new_folded(plan, plan.channels_desc(conv.output[0]));
 

@@ -165,7 +165,7 @@ std::unique_ptr<HostOp> with_free_images(const Desc& d, const CpuOpOptions& opti
 
 std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options) {
   if (is_widened(d.x.type, options)) return widened_layer(d, options);
-  const dnnl::primitive_attr attr = op_attributes(d.relu);
+  const dnnl::primitive_attr attr = relu_attributes(d.relu, d.training);
   const DnnlDesc bias = bias_desc(d.bias, d.w);
   const bool winograd = has_winograd(d.x, d.w, d.window, options) && options.fast_convolutions &&
                         winograd_pays(ConvPass::forward, d.w.shape, d.y.shape, d.window);
@@ -180,7 +180,7 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
   const TensorDesc x = resolved(d.x, pd.src_desc()), w = resolved(d.w, pd.weights_desc()),
                    y = resolved(d.y, pd.dst_desc());
   if (winograd && !is_winograd(pd))
-    if (auto own = make_winograd(Conv2dForward{x, w, y, d.window, d.bias, d.relu}, options)) return own;
+    if (auto own = make_winograd(Conv2dForward{x, w, y, d.window, d.bias, d.relu, d.training}, options)) return own;
   auto op = std::make_unique<DnnlOp>(dnnl::convolution_forward(pd), pd, options.threads);
   op->input(DNNL_ARG_SRC, pd.src_desc()).input(DNNL_ARG_WEIGHTS, pd.weights_desc());
   d.bias ? op->input(DNNL_ARG_BIAS, bias) : op->skip(positions<Conv2dForward>().b);

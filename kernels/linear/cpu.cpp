@@ -36,7 +36,7 @@ DnnlDesc weights_as_forward(const LinearBackwardData& d) {
 
 std::unique_ptr<HostOp> make(const LinearForward& d, const CpuOpOptions& options) {
   if (is_widened(d.x.type, options)) return widened_layer(d, options);
-  const dnnl::primitive_attr attr = op_attributes(d.relu);
+  const dnnl::primitive_attr attr = relu_attributes(d.relu, d.training);
   const DnnlDesc bias = bias_desc(d.bias, d.w);
   const auto pd = dnnl_compat::linear_forward(dnnl_engine(), requested(d.x), requested(d.w, weight_dims(d.x, d.w)),
                                               bias, requested(d.y), attr);

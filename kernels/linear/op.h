@@ -22,6 +22,7 @@ struct LinearForward {
   TensorDesc x, w, y;
   bool bias = true;
   bool relu = false;
+  bool training = true;  // false: no gradient follows, so the ReLU may leave 1e-18 of a negative value (kReluSlope)
 
   void check(const OpCheck& op) const {
     op.one_type({&x, &w, &y});

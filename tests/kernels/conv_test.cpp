@@ -1,3 +1,5 @@
+#include <cmath>
+
 #include "kernels/layer_calls.h"
 #include "support/catch.h"
 
@@ -117,4 +119,45 @@ TEST_CASE("depthwise convolutions of every number of channels agree with the ref
     for (const Window& window : {Window{3, 1, 1}, Window{3, 2, 1}, Window{5, 1, 2}, Window{7, 1, 3}})
       check_conv({2, channels, channels, 12, 10, window, window.kernel == 5, window.stride == 2, channels}, random);
   check_conv({2, 8, 24, 9, 9, {3, 1, 1}, true, true, 8}, random);  // three outputs for each channel
+}
+
+// A NaN in the weights makes its output channel NaN. A ReLU that took NaN for a negative number would hide it from an
+// evaluation; in training the gradients show it.
+TEST_CASE("in evaluation a NaN passes a convolution with its ReLU, which changes other values by 1e-18 at most") {
+  Random random(7, RandomUse::synthetic);
+  for (const ConvCase& c : {ConvCase{2, 1, 32, 12, 12, {3, 1, 0}, true, true},
+                            {2, 13, 5, 7, 9, {3, 2, 0}, true, true},
+                            {3, 32, 48, 14, 18, {3, 1, 0}, true, true},  // Winograd on CPUs
+                            {2, 16, 32, 8, 8, {1, 1, 0}, false, true},
+                            {2, 32, 32, 9, 9, {3, 1, 0}, false, true, 32},
+                            {2, 8, 16, 9, 9, {3, 1, 0}, true, true, 2}}) {
+    const Shape x_shape{c.n, c.in, c.height, c.width}, y_shape = window_output(x_shape, c.out, c.window);
+    const HostTensor x = random_tensor(x_shape, random), b = random_tensor({c.out}, random);
+    HostTensor w = random_tensor({c.out, c.in / c.groups, c.window.kernel.h, c.window.kernel.w}, random);
+    w.values[0] = std::nan("");
+    for (const DeviceKind kind : tested_kinds())
+      for (const bool preferred : {false, true}) {
+        INFO(to_string(Device{kind, 0}) << " x " << to_string(x_shape) << " groups " << c.groups << " preferred "
+                                        << preferred);
+        OpRig rig(kind);
+        const auto desc = [&](const Shape& shape) {
+          return preferred ? rig.desc(shape) : rig.desc(shape, rig.plain(shape));
+        };
+        const auto op = rig.context().make_op(kernels::Conv2dForward{
+            desc(x_shape), desc(w.shape), desc(y_shape), c.window, c.bias, /*relu=*/true, /*training=*/false});
+        const DeviceTensor bias = rig.upload(b, rig.plain_full(b.shape)), y = rig.poisoned(op->tensors()[2]);
+        rig.run(*op, {rig.upload(x, op->tensors()[0]).data(), rig.upload(w, op->tensors()[1]).data(),
+                      c.bias ? bias.data() : nullptr, y.data()});
+        const std::vector<double> values = rig.download(y).values;
+        const std::int64_t plane = y_shape[2] * y_shape[3];
+        bool some_positive = false;
+        for (std::int64_t i = 0; i < y_shape.numel(); ++i) {
+          const double value = values[static_cast<std::size_t>(i)];
+          if (i / plane % c.out == 0) CHECK(std::isnan(value));
+          if (i / plane % c.out != 0) CHECK(value >= -1e-15);
+          some_positive |= value > 0.1;
+        }
+        CHECK(some_positive);
+      }
+  }
 }

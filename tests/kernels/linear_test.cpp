@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cmath>
+
 #include "kernels/layer_calls.h"
 #include "support/catch.h"
 
@@ -85,4 +88,26 @@ TEST_CASE("a linear layer reads a blocked tensor in place and ignores its padded
   check_after_blocked({3, 5, 3, 3}, 8, random);
   check_after_blocked({2, 13, 4, 4}, 10, random);
   check_after_blocked({2, 64, 6, 6}, 16, random);
+}
+
+TEST_CASE("in evaluation a NaN passes a linear layer with its ReLU") {
+  Random random(8, RandomUse::synthetic);
+  for (const Shape& x_shape : {Shape{5, 33}, Shape{64, 256}, Shape{1, 16}, Shape{300, 40}}) {
+    HostTensor x = random_tensor(x_shape, random);
+    const HostTensor w = random_tensor({24, x_shape[1]}, random), b = random_tensor({24}, random);
+    const Shape y_shape{x_shape[0], 24};
+    x.values[3] = std::nan("");
+    for (const DeviceKind kind : tested_kinds()) {
+      INFO(to_string(Device{kind, 0}) << " x " << to_string(x_shape));
+      OpRig rig(kind);
+      const auto op = rig.context().make_op(kernels::LinearForward{
+          rig.desc(x_shape), rig.desc(w.shape), rig.desc(y_shape), true, /*relu=*/true, /*training=*/false});
+      const DeviceTensor bias = rig.upload(b, rig.plain_full(b.shape)), y = rig.poisoned(op->tensors()[2]);
+      rig.run(*op,
+              {rig.upload(x, op->tensors()[0]).data(), rig.upload(w, op->tensors()[1]).data(), bias.data(), y.data()});
+      const std::vector<double> values = rig.download(y).values;
+      CHECK(std::all_of(values.begin(), values.begin() + 24, [](double value) { return std::isnan(value); }));
+      CHECK(std::none_of(values.begin() + 24, values.end(), [](double value) { return std::isnan(value); }));
+    }
+  }
 }

@@ -12,14 +12,18 @@ const dnnl::engine& dnnl_engine() {
   return engine;
 }
 
-dnnl::primitive_attr op_attributes(bool relu) {
+dnnl::primitive_attr op_attributes() {
   dnnl::primitive_attr attr;
   attr.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (relu) {
-    dnnl::post_ops ops;
-    dnnl_compat::append_relu(ops);
-    attr.set_post_ops(ops);
-  }
+  return attr;
+}
+
+dnnl::primitive_attr relu_attributes(bool relu, bool training) {
+  dnnl::primitive_attr attr = op_attributes();
+  if (!relu) return attr;
+  dnnl::post_ops ops;
+  dnnl_compat::append_relu(ops, training ? 0 : dnnl_compat::kReluSlope);
+  attr.set_post_ops(ops);
   return attr;
 }
 

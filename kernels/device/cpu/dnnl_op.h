@@ -32,6 +32,13 @@ struct PoolShape {
   Dims strides, kernel, padding;
 };
 
+// The slope of a fused ReLU below zero where no gradient follows. With a slope of 0 oneDNN takes the maximum of a value
+// and 0, which is 0 for NaN, and so would hide from an evaluation that the network has overflowed. With another slope
+// it compares, and NaN stays NaN. A negative value becomes 1e-18 of itself, far below the rounding of any sum that it
+// enters. In training NaN shows in the gradients, which must be 0 where nothing flows
+// (docs/decisions/0070-nan-and-fused-relu.md).
+inline constexpr float kReluSlope = 0x1p-60f;
+
 // The blocked form of a memory descriptor, in elements.
 struct Blocking {
   bool known = false;  // false: an opaque format
@@ -56,7 +63,9 @@ inline Blocking blocking_of(const memory::desc& md) {
   return b;
 }
 
-inline void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(dnnl::algorithm::eltwise_relu, 0.f, 0.f); }
+inline void append_relu(dnnl::post_ops& ops, float slope) {
+  ops.append_eltwise(dnnl::algorithm::eltwise_relu, slope, 0.f);
+}
 
 inline auto conv_forward(const dnnl::engine& e, const memory::desc& x, const memory::desc& w, const memory::desc& b,
                          const memory::desc& y, const ConvShape& s, const dnnl::primitive_attr& attr) {
@@ -124,7 +133,9 @@ inline Blocking blocking_of(const memory::desc& md) {
   return b;
 }
 
-inline void append_relu(dnnl::post_ops& ops) { ops.append_eltwise(1.f, dnnl::algorithm::eltwise_relu, 0.f, 0.f); }
+inline void append_relu(dnnl::post_ops& ops, float slope) {
+  ops.append_eltwise(1.f, dnnl::algorithm::eltwise_relu, slope, 0.f);
+}
 
 inline auto conv_forward(const dnnl::engine& e, const memory::desc& x, const memory::desc& w, const memory::desc& b,
                          const memory::desc& y, const ConvShape& s, const dnnl::primitive_attr& attr) {
@@ -188,8 +199,9 @@ namespace dp::kernels {
 
 // Common parts of the oneDNN ops: the engine, and a primitive with prebuilt arguments.
 
-const dnnl::engine& dnnl_engine();                      // one per process
-dnnl::primitive_attr op_attributes(bool relu = false);  // the caller provides the scratchpad
+const dnnl::engine& dnnl_engine();                               // one per process
+dnnl::primitive_attr op_attributes();                            // the caller provides the scratchpad
+dnnl::primitive_attr relu_attributes(bool relu, bool training);  // the same with a fused ReLU, if `relu`
 
 // Whether oneDNN chose its reference loops, hundreds of times slower than its other implementations.
 template <typename PrimitiveDesc>
