@@ -1,5 +1,7 @@
 #include "kernels/op.h"
 
+#include <algorithm>
+
 #include "dp/error.h"
 
 namespace dp::kernels {
@@ -67,7 +69,9 @@ void OpCheck::window(const Shape& x, const Shape& y, const Window& window) const
   const auto fits = [&](int axis, int HW::*side) {
     const std::int64_t kernel = window.kernel.*side, stride = window.stride.*side, padding = window.padding.*side,
                        dilation = window.dilation.*side, more = window.more_behind.*side;
-    if (kernel < 1 || stride < 1 || padding < 0 || dilation < 1 || more < 0 || more > 1) return false;
+    if (kernel < 1 || stride < 1 || padding < 0 || dilation < 1 || more < 0 ||
+        more >= std::max<std::int64_t>(2, stride))
+      return false;
     const std::int64_t padded = x[axis] + 2 * padding + more, span = dilation * (kernel - 1) + 1;
     return padded >= span && y[axis] == (padded - span) / stride + 1;
   };

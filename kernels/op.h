@@ -87,12 +87,16 @@ struct Window {  // of a convolution or a pool
   HW stride = 1;
   HW padding = 0;  // above and left
   HW dilation = 1;
-  HW more_behind = 0;  // padding below and right beyond that above and left: 0 or 1
+  // Padding below and right beyond that above and left: of a convolution 0 or 1, of a pool in ceil mode less than the
+  // stride.
+  HW more_behind = 0;
 
   // Equal in both directions, without dilation, and with the same padding on all sides.
   bool is_square() const {
     return kernel.h == kernel.w && stride.h == stride.w && padding.h == padding.w && dilation == 1 && more_behind == 0;
   }
+  // 2 x 2 cells that do not overlap and need no padding: the most frequent pool.
+  bool halves() const { return is_square() && kernel == 2 && stride == 2 && padding == 0; }
 };
 
 struct DropoutSpec {

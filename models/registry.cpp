@@ -21,6 +21,13 @@ template <Model (*kMake)(const ImagenetOptions&)>
 Model make_imagenet(const Shape& input, std::int64_t classes) {
   return kMake({.classes = classes, .input = input});
 }
+template <Model (*kMake)(const VggOptions&)>
+Model make_vgg(const Shape& input, std::int64_t classes) {
+  return kMake({.classes = classes, .input = input});
+}
+Model make_cifar_speed(const Shape& input, std::int64_t classes) {
+  return cifar_speed({.classes = classes, .input = input});
+}
 Model make_mlp(const Shape& input, std::int64_t classes) { return mlp({.input = input, .classes = classes}); }
 
 // The recipes of torchvision's references/classification: eight GPUs with 32 images each.
@@ -83,6 +90,32 @@ Recipe densenet_recipe() {
   return recipe;
 }
 
+// As torchvision's references, which have a tenth of the ResNets' rate for VGG.
+Recipe vgg_recipe() {
+  Recipe recipe = imagenet_recipe();
+  recipe.lr = 0.01f;
+  return recipe;
+}
+
+// torchvision took the paper's weights and has no recipe. The rate and the schedule are those of later networks with
+// batch normalisation.
+Recipe googlenet_recipe() { return {.dataset = "imagefolder", .lr = 0.045f, .weight_decay = 1e-4f, .batch_size = 256}; }
+
+// airbench94's, for the mean of the loss. There the sum of the loss has the rate 11.5 / (1024 * (1 + 1 / 0.15)), for
+// batches of 1024.
+Recipe cifar_speed_recipe() {
+  return {.dataset = "cifar10",
+          .lr = 0.19f,
+          .momentum = 0.85f,
+          .nesterov = true,
+          .weight_decay = 1.3e-3f,
+          .schedule = ScheduleKind::polynomial,
+          .epochs = 10,
+          .warmup = 0.23,
+          .label_smoothing = 0.2f,
+          .freeze = {"whiten.weight"}};
+}
+
 std::vector<Entry>& entries() {
   static std::vector<Entry> all{
       {"mnist_convnet", "conv 32-64, fc 128: PyTorch's MNIST example, 1.2 M parameters", {}, make_mnist_convnet},
@@ -118,6 +151,14 @@ std::vector<Entry>& entries() {
        make_imagenet<convnext_tiny>},
       {"densenet121", "layers that read all earlier ones of their block: 8.0 M parameters", densenet_recipe(),
        make_imagenet<densenet121>},
+      {"googlenet", "inception blocks of four branches: 6.6 M parameters", googlenet_recipe(),
+       make_imagenet<googlenet>},
+      {"vgg11_bn", "8 convolutions of 3x3 and 3 linear layers: 132.9 M parameters", vgg_recipe(), make_vgg<vgg11_bn>},
+      {"vgg13_bn", "the same with 10 convolutions: 133.1 M parameters", vgg_recipe(), make_vgg<vgg13_bn>},
+      {"vgg16_bn", "the same with 13 convolutions: 138.4 M parameters", vgg_recipe(), make_vgg<vgg16_bn>},
+      {"vgg19_bn", "the same with 16 convolutions: 143.7 M parameters", vgg_recipe(), make_vgg<vgg19_bn>},
+      {"cifar_speed", "three stages of GELU and batch normalisation, for CIFAR-10: 2.0 M parameters",
+       cifar_speed_recipe(), make_cifar_speed, cifar_speed_whitening},
       {"mlp", "one hidden layer of 128 units; the smallest example of a model", {}, make_mlp},
   };
   return all;

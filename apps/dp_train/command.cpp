@@ -133,8 +133,8 @@ void choose_model_and_dataset(const Choices& choices, Command& command) {
   if (!choices.contains("dataset")) command.trainer.dataset_name = dp::models::find(command.model).recipe.dataset;
 }
 
-void set_defaults(dp::TrainerOptions& options, const dp::models::Recipe& recipe) {
-  options.epochs = dp::datasets::find(options.dataset_name).epochs;
+void set_defaults(const Choices& choices, dp::TrainerOptions& options, const dp::models::Recipe& recipe) {
+  options.epochs = recipe.epochs > 0 ? recipe.epochs : dp::datasets::find(options.dataset_name).epochs;
   options.batch_size = recipe.batch_size;
   if (recipe.adamw)
     options.optimizer = dp::AdamW{.lr = recipe.lr, .weight_decay = recipe.weight_decay};
@@ -142,6 +142,16 @@ void set_defaults(dp::TrainerOptions& options, const dp::models::Recipe& recipe)
     options.optimizer = dp::Sgd{
         .lr = recipe.lr, .momentum = recipe.momentum, .nesterov = recipe.nesterov, .weight_decay = recipe.weight_decay};
   options.schedule.kind = recipe.schedule;
+  if (!choices.contains("freeze"))
+    for (const std::string& pattern : recipe.freeze)
+      options.parallel.parameter_groups.push_back({.pattern = pattern, .frozen = true});
+  if (!choices.contains("output-loss")) options.parallel.label_smoothing = recipe.label_smoothing;
+}
+
+// The recipe's part of the epochs, unless another schedule or a warm-up is chosen.
+void set_warmup(dp::TrainerOptions& options, const dp::models::Recipe& recipe, const Choices& choices) {
+  if (!choices.contains("lr-warmup-epochs") && options.schedule.kind == recipe.schedule)
+    options.schedule.warmup_epochs = recipe.warmup * static_cast<double>(options.epochs);
 }
 
 // Milestones are parts of the number of epochs, unless they are given.
@@ -208,9 +218,10 @@ Command completed(const Command& command, const std::vector<dp::RecordedOption>&
   result.given = command.given, result.configured = command.configured;
   choose_model_and_dataset(choices, result);
   const dp::models::Recipe& recipe = dp::models::find(result.model).recipe;
-  set_defaults(result.trainer, recipe);
+  set_defaults(choices, result.trainer, recipe);
   set_choices(choices, all_apply, result);
   set_milestones(result.trainer, recipe);
+  set_warmup(result.trainer, recipe, choices);
   record_data(result);
   return result;
 }

@@ -104,6 +104,7 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   console->on_work({"Reading images", 1, 1});
   if (prints) std::printf("%s\n", dp::describe_data(data).c_str());
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
+  if (entry.first_weights) options.first_weights = [&] { return entry.first_weights(*data.train); };
   const OutputFolder folder = leads ? output_folder(command) : OutputFolder("");
   options.output_dir = folder.path();
   options.resumed_with = device_options(command);

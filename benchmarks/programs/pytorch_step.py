@@ -61,6 +61,37 @@ class Mlp(nn.Module):
         return self.fc2(F.relu(self.fc1(torch.flatten(x, 1))))
 
 
+class CifarSpeed(nn.Module):
+    """The network of airbench94 (Jordan 2024)."""
+
+    class Group(nn.Module):
+        def __init__(self, channels, out):
+            super().__init__()
+            self.conv1 = nn.Conv2d(channels, out, 3, padding="same", bias=False)
+            self.norm1 = nn.BatchNorm2d(out, eps=1e-12, momentum=0.4)
+            self.conv2 = nn.Conv2d(out, out, 3, padding="same", bias=False)
+            self.norm2 = nn.BatchNorm2d(out, eps=1e-12, momentum=0.4)
+
+        def forward(self, x):
+            x = F.gelu(self.norm1(F.max_pool2d(self.conv1(x), 2)))
+            return F.gelu(self.norm2(self.conv2(x)))
+
+    def __init__(self, input_shape, classes):
+        super().__init__()
+        channels, height, width = input_shape
+        self.whiten = nn.Conv2d(channels, 24, 2)
+        self.layers = nn.Sequential(self.Group(24, 64), self.Group(64, 256), self.Group(256, 256))
+        self.head = nn.Linear(256 * ((height - 1) // 24) * ((width - 1) // 24), classes, bias=False)
+        with torch.no_grad():
+            for group in self.layers:
+                for conv in (group.conv1, group.conv2):
+                    nn.init.dirac_(conv.weight[: conv.weight.shape[1]])
+
+    def forward(self, x):
+        x = self.layers(F.gelu(self.whiten(x)))
+        return self.head(F.max_pool2d(x, 3).flatten(1)) * 0.1111111119389534  # 1 / 9, rounded to float32
+
+
 def resnet(name, input_shape, classes):
     """torchvision's ResNet; for images below 64 pixels with a 3x3 stem and without max-pooling."""
     import torchvision
@@ -75,11 +106,12 @@ def resnet(name, input_shape, classes):
 def of_torchvision(name, input_shape, classes):
     import torchvision
 
-    return getattr(torchvision.models, name)(num_classes=classes)
+    options = {"aux_logits": False, "init_weights": False} if name == "googlenet" else {}
+    return getattr(torchvision.models, name)(num_classes=classes, **options)
 
 
 RESNETS = (*(f"resnet{depth}" for depth in (18, 34, 50, 101, 152)), "resnext50_32x4d", "wide_resnet50_2")
-MODELS = {"mnist_convnet": MnistConvnet, "mlp": Mlp}
+MODELS = {"mnist_convnet": MnistConvnet, "mlp": Mlp, "cifar_speed": CifarSpeed}
 MODELS |= {name: functools.partial(resnet, name) for name in RESNETS}
 MODELS |= {
     name: functools.partial(of_torchvision, name)
@@ -92,6 +124,11 @@ MODELS |= {
         "shufflenet_v2_x1_0",
         "convnext_tiny",
         "densenet121",
+        "googlenet",
+        "vgg11_bn",
+        "vgg13_bn",
+        "vgg16_bn",
+        "vgg19_bn",
     )
 }
 

@@ -40,12 +40,33 @@ Conv2d with_padding(const std::string& name, Conv2d conv) {
   return conv;
 }
 
+// The size of one side of a pool's output.
+std::int64_t pooled_size(const std::string& layer, std::int64_t size, Side side, bool ceil_mode) {
+  if (2 * side.padding > side.kernel) fail(layer, "padding must be at most half the kernel");
+  if (ceil_mode && side.stride > 1) {
+    const auto over = static_cast<int>((size + 2 * std::int64_t{side.padding} - side.span()) % side.stride);
+    side.more_behind = (side.stride - over) % side.stride;
+  }
+  const std::int64_t count = window_output(layer, size, side);
+  return (count - 1) * side.stride < size + side.padding ? count : count - 1;  // no window begins behind the image
+}
+
+template <typename Pool>
+Shape pooled_shape(const char* layer, const Shape& in, const Pool& pool, HW dilation, bool ceil_mode) {
+  if (in.rank() != 3) fail(layer, "requires an input of (C, H, W), not " + to_string(in));
+  const auto side = [&](int axis, int HW::*of) {
+    return pooled_size(layer, in[axis], {pool.kernel.*of, (*pool.stride).*of, pool.padding.*of, dilation.*of},
+                       ceil_mode);
+  };
+  return {in[0], side(1, &HW::h), side(2, &HW::w)};
+}
+
 struct LinearInit {
   Init weight, bias;
 };
 LinearInit linear_init(const Linear& linear, std::int64_t features) {
   const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(features))};
-  if (linear.init) return {*linear.init, {InitKind::constant, 0}};
+  if (linear.init) return {*linear.init, linear.torch_bias ? uniform : Init{InitKind::constant, 0}};
   return {uniform, uniform};
 }
 
@@ -104,10 +125,14 @@ ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const C
   const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(in_channels) * window)};
   const bool by_default = options.init == ConvInit::torch_default;
   const std::int64_t fan = options.init == ConvInit::kaiming_normal_fan_in ? in_channels : options.out_channels;
-  const float deviation =
-      options.init == ConvInit::normal_002 ? 0.02f : std::sqrt(2.0f / (static_cast<float>(fan) * window));
+  const float deviation = options.init == ConvInit::normal_001   ? 0.01f
+                          : options.init == ConvInit::normal_002 ? 0.02f
+                                                                 : std::sqrt(2.0f / (static_cast<float>(fan) * window));
+  const Init dirac{InitKind::dirac, uniform.value};
   parameter(name + ".weight", Shape{options.out_channels, in_channels, kernel.h, kernel.w}, node,
-            by_default ? uniform : Init{InitKind::normal, deviation});
+            by_default                        ? uniform
+            : options.init == ConvInit::dirac ? dirac
+                                              : Init{InitKind::normal, deviation});
   if (options.bias)
     parameter(name + ".bias", Shape{options.out_channels}, node,
               by_default || options.torch_bias ? uniform : Init{InitKind::constant, 0});
@@ -259,29 +284,25 @@ ModelBuilder::Node ModelBuilder::channel_shuffle(Node x, std::int64_t groups) {
   return append("", ChannelShuffle{groups}, {x.index}, in);
 }
 
-ModelBuilder::Node ModelBuilder::max_pool2d(Node x, const MaxPool2d& options) {
-  if (options.kernel > 15) fail("max_pool2d", "the kernel must be at most 15");
-  return pool("max_pool2d", x, options);
+ModelBuilder::Node ModelBuilder::max_pool2d(Node x, const MaxPool2d& given) {
+  MaxPool2d options = given;
+  options.stride = given.stride.value_or(given.kernel);
+  if (options.kernel.h > 15 || options.kernel.w > 15) fail("max_pool2d", "the kernel must be at most 15");
+  const Shape out = pooled_shape("max_pool2d", shape_of(x, "max_pool2d"), options, options.dilation, options.ceil_mode);
+  return append("", options, {x.index}, out);
 }
 
-ModelBuilder::Node ModelBuilder::avg_pool2d(Node x, const AvgPool2d& options) { return pool("avg_pool2d", x, options); }
-
-template <typename Pool>
-ModelBuilder::Node ModelBuilder::pool(const char* layer, Node x, Pool options) {
-  const Shape in = shape_of(x, layer);
-  if (in.rank() != 3) fail(layer, "requires an input of (C, H, W), not " + to_string(in));
-  if (2 * options.padding > options.kernel) fail(layer, "padding must be at most half the kernel");
-  const int stride = options.stride.value_or(options.kernel);
-  options.stride = stride;
-  return append("", options, {x.index},
-                Shape{in[0], window_output(layer, in[1], {options.kernel, stride, options.padding}),
-                      window_output(layer, in[2], {options.kernel, stride, options.padding})});
+ModelBuilder::Node ModelBuilder::avg_pool2d(Node x, const AvgPool2d& given) {
+  AvgPool2d options = given;
+  options.stride = given.stride.value_or(given.kernel);
+  return append("", options, {x.index}, pooled_shape("avg_pool2d", shape_of(x, "avg_pool2d"), options, 1, false));
 }
 
-ModelBuilder::Node ModelBuilder::global_avg_pool2d(Node x) {
-  const Shape in = shape_of(x, "global_avg_pool2d");
-  if (in.rank() != 3) fail("global_avg_pool2d", "requires an input of (C, H, W), not " + to_string(in));
-  return append("", GlobalAvgPool2d{}, {x.index}, Shape{in[0], 1, 1});
+ModelBuilder::Node ModelBuilder::adaptive_avg_pool2d(Node x, HW output) {
+  const Shape in = shape_of(x, "adaptive_avg_pool2d");
+  if (in.rank() != 3) fail("adaptive_avg_pool2d", "requires an input of (C, H, W), not " + to_string(in));
+  if (output.h < 1 || output.w < 1) fail("adaptive_avg_pool2d", "the output must have at least one row and column");
+  return append("", AdaptiveAvgPool2d{output}, {x.index}, Shape{in[0], output.h, output.w});
 }
 
 ModelBuilder::Node ModelBuilder::dropout(const std::string& name, Node x, const Dropout& options) {

@@ -31,7 +31,8 @@ class Layers {
   }
   bool inactive(std::size_t i) const {
     const auto* dropout = std::get_if<Dropout>(&layer(i).kind);
-    return is<Input>(i) || is<Flatten>(i) || (dropout != nullptr && (!dropout_ || dropout->p == 0.0f));
+    return is<Input>(i) || is<Flatten>(i) || (dropout != nullptr && (!dropout_ || dropout->p == 0.0f)) ||
+           (is<AdaptiveAvgPool2d>(i) && layer(i).output == layer(index(layer(i).inputs[0])).output);
   }
   bool drops_elements(std::size_t i) const {
     const auto* dropout = std::get_if<Dropout>(&layer(i).kind);
@@ -182,9 +183,9 @@ class Fuser : Layers {
     node.window = {pool.kernel, *pool.stride, pool.padding};
     take(node, i, "avg_pool");
   }
-  void fill(Node& node, const GlobalAvgPool2d&, std::size_t i) {
+  void fill(Node& node, const AdaptiveAvgPool2d&, std::size_t i) {
     node.kind = NodeKind::avg_pool;
-    node.global = true;
+    node.adaptive = true;
     take(node, i, "avg_pool");
   }
   void fill(Node& node, const Relu&, std::size_t i) {
@@ -202,7 +203,7 @@ class Fuser : Layers {
     node.whole_samples = dropout.unit == Dropout::Unit::sample;
     take_dropout(node, i);
   }
-  // They compute nothing: run() does not make nodes of them.
+  // These two compute nothing: run() does not make nodes of them.
   void fill(Node&, const Input&, std::size_t) {}
   void fill(Node&, const Flatten&, std::size_t) {}
 
@@ -242,7 +243,9 @@ class Fuser : Layers {
       i = index(sole_reader(i));
     }
     const auto& pool = std::get<MaxPool2d>(layer(i).kind);
-    node.window = {pool.kernel, *pool.stride, pool.padding};
+    node.window = {pool.kernel, *pool.stride, pool.padding, pool.dilation};
+    node.window.more_behind =
+        kernels::more_behind(layer(index(layer(i).inputs[0])).output, layer(i).output, node.window);
     take(node, i, "max_pool");
     const int reader = sole_reader(i);
     if (reader >= 0 && drops_elements(index(reader))) take_dropout(node, index(reader));

@@ -44,7 +44,7 @@ struct Node {
   double eps = 0;                               // group_norm
   std::int64_t first = 0;                       // slice: the first channel
   bool whole_samples = false;                   // drop_channels: all channels of a sample together
-  bool global = false;                          // avg_pool: over the whole image
+  bool adaptive = false;                        // avg_pool: the window depends on the sizes
   std::optional<kernels::DropoutSpec> dropout;  // of a dropout node, or fused into max_pool
   std::optional<Function> function;             // of an activation
   int weight = -1;                              // index in Model::parameters()

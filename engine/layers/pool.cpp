@@ -30,14 +30,14 @@ void backward_max_pool(Planner& plan, const Node& node, const NodeGradient& dy, 
 }
 
 void forward_avg_pool(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
-  auto op = plan.make(AvgPool2dForward{plan.computed(x.desc), plan.batched(node.output), node.window, node.global});
+  auto op = plan.make(AvgPool2dForward{plan.computed(x.desc), plan.batched(node.output), node.window, node.adaptive});
   result.x = plan.as(plan.forward, node.name, x, op.tensors()[0]);
   result.y = plan.new_value(op.tensors()[1]);
   plan.add(plan.forward, node.name, "", std::move(op), {.x = result.x.where, .y = result.y.where});
 }
 
 void backward_avg_pool(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result) {
-  auto op = plan.make(AvgPool2dBackward{dy.value.desc, result.x.desc, node.window, node.global});
+  auto op = plan.make(AvgPool2dBackward{dy.value.desc, result.x.desc, node.window, node.adaptive});
   const PlanValue dx = plan.new_value(result.x.desc);
   plan.add(plan.backward, node.name, "backward", std::move(op), {.dy = dy.value.where, .dx = dx.where});
   plan.gradients.give(node.inputs[0], dx, true);

@@ -33,11 +33,24 @@ std::vector<int> cores_of(int replica, const DataParallelOptions& o) {
 
 float draw(const Init& init, Random& random) {
   switch (init.kind) {
+    case InitKind::dirac:
     case InitKind::uniform: return random.uniform(-init.value, init.value);
     case InitKind::normal: return init.value * random.normal();
     case InitKind::constant: break;
   }
   return init.value;
+}
+
+// Filter i of an (O, I, kH, kW) tensor becomes 1 at the centre of channel i, and 0 elsewhere, for each i < O and I.
+void pass_channels_on(Tensor& filters) {
+  const Shape& shape = filters.shape();
+  const std::int64_t cells = shape[2] * shape[3], centre = shape[2] / 2 * shape[3] + shape[3] / 2;
+  const std::span<float> values = filters.span<float>();
+  for (std::int64_t i = 0; i < std::min(shape[0], shape[1]); ++i) {
+    const auto filter = static_cast<std::size_t>(i * shape[1] * cells);
+    std::ranges::fill(values.subspan(filter, static_cast<std::size_t>(shape[1] * cells)), 0.0f);
+    values[filter + static_cast<std::size_t>(i * cells + centre)] = 1;
+  }
 }
 
 kernels::ContextOptions context_options(const DataParallelOptions& o, int replica, kernels::AbortFlag* abort) {
@@ -246,6 +259,7 @@ void DataParallel::State::set_initial_weights() {
     Tensor values(spec.shape);
     Random random(setup.options.seed, RandomUse::init, i);
     for (float& value : values.span<float>()) value = draw(spec.init, random);
+    if (spec.init.kind == InitKind::dirac) pass_channels_on(values);
     initial.emplace_back(spec.name, std::move(values));
   }
   for (const BufferSpec& buffer : setup.model.buffers()) {

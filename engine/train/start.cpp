@@ -518,14 +518,16 @@ Start start_from(DataParallel& net, const TrainerOptions& options, const std::op
     start.scaled = had.loss_scale.has_value();
     start.loss_scale = had.loss_scale.value_or(LossScale{});
   }
-  start.initialised = !start.resumed && !options.init.empty();
+  start.initialised = !start.resumed && (!options.init.empty() || options.first_weights);
   if (group != nullptr) start = from_first(*group, start);
   if (!leads) {
     follow(net, start, options.optimizer);
   } else if (resumed) {
     restore(net, *resumed);
-  } else if (start.initialised) {
+  } else if (!options.init.empty()) {
     init_weights(net, options, classes, notice);
+  } else if (options.first_weights) {
+    net.set_weights(options.first_weights());
   }
   if (start.scaled && net.options().amp == Amp::float16) net.set_loss_scale(start.loss_scale);
   return start;

@@ -30,7 +30,6 @@ constexpr std::int64_t kMostWeights = 8192;  // of LinearLoss, whose kernel uses
 
 bool is_float(const TensorDesc& tensor) { return tensor.type == DType::f32; }
 bool is_last(const TensorDesc& tensor) { return tensor.layout.any() || is_channels_last(tensor); }
-bool halves(const Window& window) { return window.kernel == 2 && window.stride == 2 && window.padding == 0; }
 double products(const TensorDesc& y, const TensorDesc& w) {
   return static_cast<double>(y.shape.numel()) * static_cast<double>(w.shape.numel() / w.shape[0]);
 }
@@ -46,11 +45,11 @@ struct Fits {
   }
   bool operator()(const Conv2dPoolForward& d) const {
     return is_plain(d.conv.x, d.conv.w, d.conv.window) && small(d.conv.y, d.conv.w) &&
-           d.conv.x.shape[1] > kThinChannels && halves(d.pool.window) && is_last(d.conv.y) && is_last(d.pool.y);
+           d.conv.x.shape[1] > kThinChannels && d.pool.window.halves() && is_last(d.conv.y) && is_last(d.pool.y);
   }
   bool operator()(const LinearPoolBackwardData& d) const {
     const Shape &dy = d.pool.dy.shape, &dx = d.pool.dx.shape;
-    return small(d.data.dy, d.data.w) && halves(d.pool.window) && dx[2] == 2 * dy[2] && dx[3] == 2 * dy[3] &&
+    return small(d.data.dy, d.data.w) && d.pool.window.halves() && dx[2] == 2 * dy[2] && dx[3] == 2 * dy[3] &&
            is_last(d.pool.dy) && is_last(d.pool.dx);
   }
   bool operator()(const LinearReluBackward& d) const {

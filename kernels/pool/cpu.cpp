@@ -14,20 +14,8 @@ namespace {
 
 // MaxPool2dForward with ReLU and dropout folded in, and its gradient.
 
-// A 1x1 image has the same memory in nchw and nhwc. It is viewed in the layout of the pool's other tensor.
-ActivationView view_beside(const TensorDesc& tensor, const TensorDesc& other) {
-  ActivationView view = view_of(tensor);
-  if (view.h * view.w != 1 || view.block != view.c || view_of(other).block != 1) return view;
-  view.blocks = view.c;
-  view.block = view.stride_block = view.stride_h = view.stride_w = 1;
-  return view;
-}
-
-PoolPlanes planes_of(const TensorDesc& large, const TensorDesc& pooled, const Window& window) {
-  const ActivationView x = view_beside(large, pooled), y = view_beside(pooled, large);
-  if (x.c != y.c || x.block != y.block || x.blocks != y.blocks)
-    throw Error(ErrorCode::usage, "max_pool2d requires the same kind of layout for input and output, not " +
-                                      large.layout.name + " and " + pooled.layout.name);
+PoolPlanes planes_of(const PoolViews& views, const Window& window) {
+  const ActivationView &x = views.large, &y = views.pooled;
   return {x.h, x.w, y.h, y.w, x.block, window};
 }
 
@@ -36,9 +24,9 @@ class MaxPoolForwardOp : public HostOp {
   MaxPoolForwardOp(const MaxPool2dForward& d, const CpuOpOptions& options) : relu_(d.relu), training_(d.training) {
     const TensorDesc x = resolved_plain(d.x);
     tensors_ = {x, in_layout_of(x, d.y)};
-    planes_ = planes_of(tensors_[0], tensors_[1], d.window);
-    x_ = view_beside(tensors_[0], tensors_[1]);
-    y_ = view_beside(tensors_[1], tensors_[0]);
+    const PoolViews views = pool_views("max_pool2d", tensors_[0], tensors_[1]);
+    planes_ = planes_of(views, d.window);
+    x_ = views.large, y_ = views.pooled;
     if (d.training && d.dropout) {
       layer_ = d.dropout->layer;
       dropout_.emplace(*d.dropout, y_);
@@ -84,9 +72,9 @@ class MaxPoolBackwardOp : public HostOp {
   MaxPoolBackwardOp(const MaxPool2dBackward& d, const CpuOpOptions& options) {
     const TensorDesc dy = d.dy.layout.any() && !d.dx.layout.any() ? in_layout_of(d.dx, d.dy) : resolved_plain(d.dy);
     tensors_ = {dy, in_layout_of(dy, d.dx)};
-    planes_ = planes_of(tensors_[1], tensors_[0], d.window);
-    dy_ = view_beside(tensors_[0], tensors_[1]);
-    dx_ = view_beside(tensors_[1], tensors_[0]);
+    const PoolViews views = pool_views("max_pool2d", tensors_[1], tensors_[0]);
+    planes_ = planes_of(views, d.window);
+    dx_ = views.large, dy_ = views.pooled;
     if (d.dropout) scale_ = dropout_scale(*d.dropout);
     threads_ = threads_for(options.threads, static_cast<std::int64_t>(tensors_[1].layout.bytes));
   }

@@ -1,4 +1,4 @@
-// Average pooling on CPUs: windows by oneDNN, whole images by loops of our own.
+// Average pooling on CPUs: windows by oneDNN, whole images and adaptive pools by loops of our own.
 #include <algorithm>
 #include <memory>
 
@@ -9,6 +9,7 @@
 #include "kernels/device/cpu/parallel.h"
 #include "kernels/device/cpu/widened_op.h"
 #include "kernels/op_args.h"
+#include "kernels/pool/cpu_plane.h"
 
 namespace dp::kernels {
 namespace {
@@ -126,6 +127,95 @@ class GlobalPoolBackwardOp final : public GlobalPoolOp {
   }
 };
 
+// Means over cells that depend on the sizes (adaptive_cells), and their gradient. A thread has whole planes.
+class AdaptivePoolOp : public HostOp {
+ public:
+  std::string implementation() const override { return "own:simd"; }
+
+ protected:
+  AdaptivePoolOp(const TensorDesc& large, const TensorDesc& pooled, int threads)
+      : views_(pool_views("adaptive_avg_pool2d", large, pooled)),
+        threads_(threads_for(threads, static_cast<std::int64_t>(large.layout.bytes))) {}
+
+  AdaptiveCells rows(std::int64_t at) const { return adaptive_cells(at, views_.large.h, views_.pooled.h); }
+  AdaptiveCells cols(std::int64_t at) const { return adaptive_cells(at, views_.large.w, views_.pooled.w); }
+  // The cells of the output that have row, or column, `at` of the input.
+  AdaptiveCells rows_over(std::int64_t at) const { return adaptive_cells(at, views_.pooled.h, views_.large.h); }
+  AdaptiveCells cols_over(std::int64_t at) const { return adaptive_cells(at, views_.pooled.w, views_.large.w); }
+  static float share(const AdaptiveCells& rows, const AdaptiveCells& cols) {
+    return 1 / static_cast<float>((rows.end - rows.first) * (cols.end - cols.first));
+  }
+
+  // Calls body(lanes, first element of the plane in large, in pooled, channel of the block).
+  template <typename Body>
+  void for_planes(const Body& body) const {
+    const ActivationView &large = views_.large, &pooled = views_.pooled;
+    parallel_ranges(threads_, large.n * large.blocks, 1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t i = begin; i < end; ++i) {
+        const std::int64_t n = i / large.blocks, block = i % large.blocks;
+        for_lanes_of(0, large.block,
+                     [&](auto lanes, std::int64_t c) { body(lanes, large.at(n, block) + c, pooled.at(n, block) + c); });
+      }
+    });
+  }
+
+  const PoolViews views_;
+  const int threads_;
+};
+
+class AdaptivePoolForwardOp final : public AdaptivePoolOp {
+ public:
+  AdaptivePoolForwardOp(const TensorDesc& x, const TensorDesc& y, int threads) : AdaptivePoolOp(x, y, threads) {
+    tensors_ = {x, y};
+  }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<AvgPool2dForward>(pointers);
+    with_element_type(tensors_[0].type, [&]<typename T>() {
+      for_planes([&](auto lanes, std::int64_t from, std::int64_t to) {
+        using V = decltype(lanes);
+        const std::int64_t block = views_.large.block, width = views_.large.w;
+        const T* const x = static_cast<const T*>(args.x) + from;
+        T* y = static_cast<T*>(args.y) + to;
+        for (std::int64_t i = 0; i < views_.pooled.h; ++i)
+          for (std::int64_t j = 0; j < views_.pooled.w; ++j, y += block) {
+            typename V::Floats sum{};
+            for (std::int64_t r = rows(i).first; r < rows(i).end; ++r)
+              for (std::int64_t c = cols(j).first; c < cols(j).end; ++c) sum += V::load(x + (r * width + c) * block);
+            V::store(y, sum * share(rows(i), cols(j)));
+          }
+      });
+    });
+  }
+};
+
+class AdaptivePoolBackwardOp final : public AdaptivePoolOp {
+ public:
+  AdaptivePoolBackwardOp(const TensorDesc& dy, const TensorDesc& dx, int threads) : AdaptivePoolOp(dx, dy, threads) {
+    tensors_ = {dy, dx};
+  }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<AvgPool2dBackward>(pointers);
+    with_element_type(tensors_[1].type, [&]<typename T>() {
+      for_planes([&](auto lanes, std::int64_t to, std::int64_t from) {
+        using V = decltype(lanes);
+        const std::int64_t block = views_.large.block, width = views_.pooled.w;
+        const T* const dy = static_cast<const T*>(args.dy) + from;
+        T* dx = static_cast<T*>(args.dx) + to;
+        for (std::int64_t r = 0; r < views_.large.h; ++r)
+          for (std::int64_t c = 0; c < views_.large.w; ++c, dx += block) {
+            typename V::Floats sum{};
+            for (std::int64_t i = rows_over(r).first; i < rows_over(r).end; ++i)
+              for (std::int64_t j = cols_over(c).first; j < cols_over(c).end; ++j)
+                sum += V::load(dy + (i * width + j) * block) * share(rows(i), cols(j));
+            V::store(dx, sum);
+          }
+      });
+    });
+  }
+};
+
 using dnnl_compat::PoolShape;
 
 PoolShape shape_of(const Window& w) {
@@ -141,7 +231,9 @@ bool is_wide(const TensorDesc& large, const CpuOpOptions& options) {
 
 std::unique_ptr<HostOp> make(const AvgPool2dForward& d, const CpuOpOptions& options) {
   const TensorDesc x = resolved_plain(d.x);
-  if (d.global) return std::make_unique<GlobalPoolForwardOp>(x, resolved_plain(d.y), options.threads);
+  if (d.adaptive && is_global(d.y))
+    return std::make_unique<GlobalPoolForwardOp>(x, resolved_plain(d.y), options.threads);
+  if (d.adaptive) return std::make_unique<AdaptivePoolForwardOp>(x, in_layout_of(x, d.y), options.threads);
   constexpr auto p = positions<AvgPool2dForward>();
   if (is_wide(d.x, options))
     return widened(d, options, {{&AvgPool2dForward::x, p.x}, {&AvgPool2dForward::y, p.y, true}});
@@ -154,13 +246,14 @@ std::unique_ptr<HostOp> make(const AvgPool2dForward& d, const CpuOpOptions& opti
 }
 
 std::unique_ptr<HostOp> make(const AvgPool2dBackward& d, const CpuOpOptions& options) {
-  if (d.global)
+  if (d.adaptive && is_global(d.dy))
     return std::make_unique<GlobalPoolBackwardOp>(resolved_plain(d.dy), resolved_plain(d.dx), options.threads);
   constexpr auto p = positions<AvgPool2dBackward>();
-  if (is_wide(d.dx, options))
+  if (!d.adaptive && is_wide(d.dx, options))
     return widened(d, options, {{&AvgPool2dBackward::dy, p.dy}, {&AvgPool2dBackward::dx, p.dx, true}});
   const TensorDesc dx = d.dx.layout.any() && !d.dy.layout.any() ? in_layout_of(d.dy, d.dx) : resolved_plain(d.dx);
   const TensorDesc dy = in_layout_of(dx, d.dy);
+  if (d.adaptive) return std::make_unique<AdaptivePoolBackwardOp>(dy, dx, options.threads);
   const PoolShape shape = shape_of(d.window);
   const auto hint =
       dnnl_compat::avg_pool_forward(dnnl_engine(), desc_of(dx.layout), desc_of(dy.layout), shape, op_attributes());

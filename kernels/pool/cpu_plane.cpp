@@ -1,11 +1,36 @@
 #include "kernels/pool/cpu_plane.h"
 
 #include <algorithm>
+#include <string>
 
+#include "dp/error.h"
 #include "kernels/device/cpu/lanes.h"
 
 namespace dp::kernels {
 namespace {
+
+// Windows in one direction. `begin`: the first row or column of a window, which may be in the padding.
+struct PoolSide {
+  std::int64_t kernel, stride, padding, dilation;
+
+  std::int64_t begin(std::int64_t window) const { return window * stride - padding; }
+  // The cells of the window that are inside the image: first .. end - 1.
+  std::int64_t first(std::int64_t begin) const { return begin >= 0 ? 0 : (dilation - 1 - begin) / dilation; }
+  std::int64_t end(std::int64_t begin, std::int64_t size) const {
+    return std::min(kernel, (size - begin + dilation - 1) / dilation);
+  }
+  // The windows that cover a row or column, between their cells too: first_over .. last_over.
+  std::int64_t first_over(std::int64_t at) const {
+    return std::max<std::int64_t>(0, (at + padding - dilation * (kernel - 1) - 1 + stride) / stride);
+  }
+  std::int64_t last_over(std::int64_t at, std::int64_t windows) const {
+    return std::min(windows - 1, (at + padding) / stride);
+  }
+};
+
+PoolSide side_of(const PoolPlanes& p, int HW::*side) {
+  return {p.window.kernel.*side, p.window.stride.*side, p.window.padding.*side, p.window.dilation.*side};
+}
 
 template <typename V>
 struct Best {
@@ -50,17 +75,17 @@ void forward_tiles(const PoolPlanes& p, bool relu, const T* x, T* y, std::uint8_
 
 template <typename V, typename T>
 void forward_any(const PoolPlanes& p, bool relu, const T* x, T* y, std::uint8_t* mask) {
-  const std::int64_t block = p.block, kernel = p.window.kernel.h;
+  const std::int64_t block = p.block, kernel = p.window.kernel.w;
+  const PoolSide rows = side_of(p, &HW::h), cols = side_of(p, &HW::w);
   for (std::int64_t oh = 0; oh < p.pooled_h; ++oh)
     for (std::int64_t ow = 0; ow < p.pooled_w; ++ow) {
-      const std::int64_t top = oh * p.window.stride.h - p.window.padding.h,
-                         left = ow * p.window.stride.h - p.window.padding.h;
-      const std::int64_t first_row = std::max<std::int64_t>(0, -top), end_row = std::min(kernel, p.h - top);
-      const std::int64_t first_col = std::max<std::int64_t>(0, -left), end_col = std::min(kernel, p.w - left);
+      const std::int64_t top = rows.begin(oh), left = cols.begin(ow);
+      const std::int64_t first_row = rows.first(top), end_row = rows.end(top, p.h);
+      const std::int64_t first_col = cols.first(left), end_col = cols.end(left, p.w);
       const std::int64_t at = (oh * p.pooled_w + ow) * block;
       for (std::int64_t c = 0; c < block; c += V::count) {
         const auto cell = [&](std::int64_t r, std::int64_t k) {
-          return V::load(x + ((top + r) * p.w + left + k) * block + c);
+          return V::load(x + ((top + r * rows.dilation) * p.w + left + k * cols.dilation) * block + c);
         };
         Best<V> best{cell(first_row, first_col), {}};
         best.cell += static_cast<std::int32_t>(first_row * kernel + first_col);
@@ -97,21 +122,21 @@ void backward_tiles(const PoolPlanes& p, float scale, const T* dy, const std::ui
 
 template <typename V, typename T>
 void backward_any(const PoolPlanes& p, float scale, const T* dy, const std::uint8_t* mask, T* dx) {
-  const std::int64_t block = p.block, kernel = p.window.kernel.h, stride = p.window.stride.h,
-                     padding = p.window.padding.h;
-  // The windows that contain a coordinate: first .. last.
-  const auto first = [&](std::int64_t at) {
-    return std::max<std::int64_t>(0, (at + padding - kernel + stride) / stride);
-  };
-  const auto last = [&](std::int64_t at, std::int64_t count) { return std::min(count - 1, (at + padding) / stride); };
+  const std::int64_t block = p.block, kernel = p.window.kernel.w;
+  const PoolSide rows = side_of(p, &HW::h), cols = side_of(p, &HW::w);
+  const bool dilated = !(p.window.dilation == 1);
   for (std::int64_t h = 0; h < p.h; ++h)
     for (std::int64_t w = 0; w < p.w; ++w)
       for (std::int64_t c = 0; c < block; c += V::count) {
         typename V::Floats sum{};
-        for (std::int64_t oh = first(h); oh <= last(h, p.pooled_h); ++oh)
-          for (std::int64_t ow = first(w); ow <= last(w, p.pooled_w); ++ow) {
-            const std::int64_t at = (oh * p.pooled_w + ow) * block + c;
-            const std::int64_t cell = (h + padding - oh * stride) * kernel + w + padding - ow * stride;
+        for (std::int64_t oh = rows.first_over(h); oh <= rows.last_over(h, p.pooled_h); ++oh)
+          for (std::int64_t ow = cols.first_over(w); ow <= cols.last_over(w, p.pooled_w); ++ow) {
+            std::int64_t row = h - rows.begin(oh), col = w - cols.begin(ow);
+            if (dilated) {
+              if (row % rows.dilation != 0 || col % cols.dilation != 0) continue;
+              row /= rows.dilation, col /= cols.dilation;
+            }
+            const std::int64_t at = (oh * p.pooled_w + ow) * block + c, cell = row * kernel + col;
             sum += V::load_bytes(mask + at) == static_cast<std::int32_t>(cell) ? V::load(dy + at) * scale
                                                                                : typename V::Floats{};
           }
@@ -119,7 +144,25 @@ void backward_any(const PoolPlanes& p, float scale, const T* dy, const std::uint
       }
 }
 
+// A 1x1 image has the same memory in nchw and nhwc. It is viewed in the layout of the pool's other tensor.
+ActivationView view_beside(const TensorDesc& tensor, const TensorDesc& other) {
+  ActivationView view = view_of(tensor);
+  if (view.h * view.w != 1 || view.block != view.c || view_of(other).block != 1) return view;
+  view.blocks = view.c;
+  view.block = view.stride_block = view.stride_h = view.stride_w = 1;
+  return view;
+}
+
 }  // namespace
+
+PoolViews pool_views(const char* op, const TensorDesc& large, const TensorDesc& pooled) {
+  const PoolViews views{view_beside(large, pooled), view_beside(pooled, large)};
+  const ActivationView &x = views.large, &y = views.pooled;
+  if (x.c != y.c || x.block != y.block || x.blocks != y.blocks)
+    throw Error(ErrorCode::usage, std::string(op) + " requires the same kind of layout for input and output, not " +
+                                      large.layout.name + " and " + pooled.layout.name);
+  return views;
+}
 
 template <typename T>
 void max_pool_plane(const PoolPlanes& p, bool relu, const T* x, T* y, std::uint8_t* mask) {

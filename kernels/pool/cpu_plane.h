@@ -1,4 +1,4 @@
-// Max-pooling of one plane (one sample, one block of channels), vectorised over the channels.
+// The planes of a pool (one sample, one block of channels each), and max-pooling of one, vectorised over the channels.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,17 @@ namespace dp::kernels {
 
 inline constexpr std::uint8_t kNoGradient = 255;
 
+// Both sides of a pool, with the same blocks of channels. Error(usage) if their layouts have different ones.
+struct PoolViews {
+  ActivationView large, pooled;
+};
+PoolViews pool_views(const char* op, const TensorDesc& large, const TensorDesc& pooled);
+
 struct PoolPlanes {  // the large side (h, w) and the pooled side of one plane; both have `block` channels
   std::int64_t h, w, pooled_h, pooled_w, block;
   Window window;
 
-  // Windows of 2 x 2 that do not overlap: the common case, without bounds checks.
-  bool tiles() const { return window.kernel == 2 && window.stride == 2 && window.padding == 0; }
+  bool tiles() const { return window.halves(); }  // needs no bounds checks
 };
 
 // y = max over the window, then max(0, y) if relu. mask is as in MaxPool2dForward, or null. NaN counts as the maximum.

@@ -11,10 +11,9 @@ namespace {
 // Base class of the pooling ops: layouts, geometry, and choice of the kernel's form.
 class PoolOp : public CudaOp {
  protected:
-  // tensors_ are x and y in forward, dy and dx in backward. `global`: the window is the whole image.
+  // tensors_ are x and y in forward, dy and dx in backward.
   enum class Direction { forward, backward };
-  PoolOp(Direction direction, const TensorDesc& large, const TensorDesc& pooled, const Window& window,
-         bool global = false) {
+  PoolOp(Direction direction, const TensorDesc& large, const TensorDesc& pooled, const Window& window) {
     if (direction == Direction::forward) {
       const TensorDesc x = resolved_channels_last(large);
       tensors_ = {x, in_order_of(x, pooled)};
@@ -23,12 +22,7 @@ class PoolOp : public CudaOp {
       tensors_ = {dy, in_order_of(dy, large)};
     }
     channels_last_ = both_channels_last(tensors_[0], tensors_[1]);
-    pool_ = {image_of(large.shape), image_of(pooled.shape), window.kernel.h,
-             window.kernel.w,       window.stride.h,        window.padding.h};
-    if (global) {
-      pool_.kernel_rows = static_cast<int>(pool_.large.rows), pool_.kernel_cols = static_cast<int>(pool_.large.cols);
-      pool_.stride = 1, pool_.padding = 0;
-    }
+    pool_ = {image_of(large.shape), image_of(pooled.shape), pool_side(window, &HW::h), pool_side(window, &HW::w)};
     index_count(large);
     count_ = index_count(tensors_[1]);
   }
@@ -83,24 +77,27 @@ __global__ void __launch_bounds__(kPoolThreads)
   const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
   if (index >= packs) return;
   const Cell cell = cell_of<kWidth, kChannelsLast>(pool.pooled, index);
-  const int top = cell.row * pool.stride - pool.padding, left = cell.col * pool.stride - pool.padding;
-  const int first_row = max(0, -top), last_row = min(pool.kernel_rows, static_cast<int>(pool.large.rows) - top);
-  const int first_col = max(0, -left), last_col = min(pool.kernel_cols, static_cast<int>(pool.large.cols) - left);
+  const int top = cell.row * pool.rows.stride - pool.rows.padding,
+            left = cell.col * pool.cols.stride - pool.cols.padding;
+  const PoolRange rows = cells_inside(pool.rows, top, pool.large.rows),
+                  cols = cells_inside(pool.cols, left, pool.large.cols);
+  const long long step = col_step<kChannelsLast>(pool.large) * pool.cols.dilation;
 
   Pack<kWidth> best;
   int cells[kWidth];
   for (int k = 0; k < kWidth; ++k) {
     best.v[k] = -INFINITY;
-    cells[k] = first_row * pool.kernel_cols + first_col;
+    cells[k] = rows.first * pool.cols.kernel + cols.first;
   }
-  for (int row = first_row; row < last_row; ++row) {
-    const T* from = x + place<kChannelsLast>(pool.large, {cell.sample, cell.channel, top + row, left + first_col});
-    for (int col = first_col; col < last_col; ++col, from += col_step<kChannelsLast>(pool.large)) {
+  for (int row = rows.first; row <= rows.last; ++row) {
+    const T* from = x + place<kChannelsLast>(pool.large, {cell.sample, cell.channel, top + row * pool.rows.dilation,
+                                                          left + cols.first * pool.cols.dilation});
+    for (int col = cols.first; col <= cols.last; ++col, from += step) {
       const Pack<kWidth> values = load_pack<kWidth>(from);
       for (int k = 0; k < kWidth; ++k)
         if (best.v[k] == best.v[k] && !(values.v[k] <= best.v[k])) {  // NaN is greater than any number
           best.v[k] = values.v[k];
-          cells[k] = row * pool.kernel_cols + col;
+          cells[k] = row * pool.cols.kernel + col;
         }
     }
   }
@@ -127,14 +124,20 @@ __global__ void __launch_bounds__(kPoolThreads)
   const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
   if (index >= packs) return;
   const Cell cell = cell_of<kWidth, kChannelsLast>(pool.large, index);
-  const Windows rows = windows_over(cell.row, pool.kernel_rows, pool.stride, pool.padding, pool.pooled.rows);
-  const Windows cols = windows_over(cell.col, pool.kernel_cols, pool.stride, pool.padding, pool.pooled.cols);
+  const PoolRange rows = windows_over(pool.rows, cell.row, pool.pooled.rows);
+  const PoolRange cols = windows_over(pool.cols, cell.col, pool.pooled.cols);
+  const bool dilated = pool.rows.dilation > 1 || pool.cols.dilation > 1;
   Pack<kWidth> sum{};
   for (int i = rows.first; i <= rows.last; ++i)
     for (int j = cols.first; j <= cols.last; ++j) {
+      int row = cell.row - i * pool.rows.stride + pool.rows.padding,
+          col = cell.col - j * pool.cols.stride + pool.cols.padding;
+      if (dilated) {
+        if (row % pool.rows.dilation != 0 || col % pool.cols.dilation != 0) continue;
+        row /= pool.rows.dilation, col /= pool.cols.dilation;
+      }
+      const int own = row * pool.cols.kernel + col;
       const long long at = place<kChannelsLast>(pool.pooled, {cell.sample, cell.channel, i, j});
-      const int own = (cell.row - i * pool.stride + pool.padding) * pool.kernel_cols +  //
-                      cell.col - j * pool.stride + pool.padding;
       int cells[kWidth];
       load_mask(mask + at, cells);
       const Pack<kWidth> gradient = load_pack<kWidth>(dy + at);
@@ -203,51 +206,71 @@ std::unique_ptr<CudaOp> make(const MaxPool2dBackward& desc, const CudaOpOptions&
   return std::make_unique<MaxPoolBackwardOp>(desc);
 }
 
-// AvgPool2dForward and its gradient. With windows, a thread computes one pack of the output. Over whole images,
-// forward adds the pixels with a block per tile of channels (channels last) or a warp per plane (row-major).
+// AvgPool2dForward and its gradient. A thread computes one pack of the output. Over whole images, forward adds the
+// pixels with a block per tile of channels (channels last) or a warp per plane (row-major).
 
 namespace {
 
+__device__ __forceinline__ int count(const PoolRange& range) { return range.last - range.first + 1; }
+
 // `packs`: number of packs of y.
-template <typename T, int kWidth, bool kChannelsLast>
+template <typename T, int kWidth, bool kChannelsLast, bool kAdaptive>
 __global__ void __launch_bounds__(kPoolThreads) avg_pool_forward_kernel(const T* x, T* y, Pool pool, unsigned packs) {
   const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
   if (index >= packs) return;
   const Cell cell = cell_of<kWidth, kChannelsLast>(pool.pooled, index);
-  const int top = cell.row * pool.stride - pool.padding, left = cell.col * pool.stride - pool.padding;
-  const int first_row = max(0, top), last_row = min(top + pool.kernel_rows, static_cast<int>(pool.large.rows));
-  const int first_col = max(0, left), last_col = min(left + pool.kernel_cols, static_cast<int>(pool.large.cols));
+  PoolRange rows, cols;
+  int cells = pool.rows.kernel * pool.cols.kernel;
+  if constexpr (kAdaptive) {
+    rows = adaptive_range(static_cast<unsigned>(cell.row), pool.large.rows, pool.pooled.rows);
+    cols = adaptive_range(static_cast<unsigned>(cell.col), pool.large.cols, pool.pooled.cols);
+    cells = count(rows) * count(cols);
+  } else {
+    const int top = cell.row * pool.rows.stride - pool.rows.padding,
+              left = cell.col * pool.cols.stride - pool.cols.padding;
+    rows = {max(0, top), min(top + pool.rows.kernel, static_cast<int>(pool.large.rows)) - 1};
+    cols = {max(0, left), min(left + pool.cols.kernel, static_cast<int>(pool.large.cols)) - 1};
+  }
   Pack<kWidth> sum{};
-  for (int row = first_row; row < last_row; ++row) {
-    const T* from = x + place<kChannelsLast>(pool.large, {cell.sample, cell.channel, row, first_col});
-    for (int col = first_col; col < last_col; ++col, from += col_step<kChannelsLast>(pool.large)) {
+  for (int row = rows.first; row <= rows.last; ++row) {
+    const T* from = x + place<kChannelsLast>(pool.large, {cell.sample, cell.channel, row, cols.first});
+    for (int col = cols.first; col <= cols.last; ++col, from += col_step<kChannelsLast>(pool.large)) {
       const Pack<kWidth> values = load_pack<kWidth>(from);
       for (int k = 0; k < kWidth; ++k) sum.v[k] += values.v[k];
     }
   }
-  const float cells = static_cast<float>(pool.kernel_rows * pool.kernel_cols);
-  for (float& value : sum.v) value /= cells;
+  for (float& value : sum.v) value /= static_cast<float>(cells);
   store_pack(y + place<kChannelsLast>(pool.pooled, cell), sum);
 }
 
 // `packs`: number of packs of dx.
-template <typename T, int kWidth, bool kChannelsLast>
+template <typename T, int kWidth, bool kChannelsLast, bool kAdaptive>
 __global__ void __launch_bounds__(kPoolThreads)
     avg_pool_backward_kernel(const T* dy, T* dx, Pool pool, unsigned packs) {
   const unsigned index = blockIdx.x * kPoolThreads + threadIdx.x;
   if (index >= packs) return;
   const Cell cell = cell_of<kWidth, kChannelsLast>(pool.large, index);
-  const Windows rows = windows_over(cell.row, pool.kernel_rows, pool.stride, pool.padding, pool.pooled.rows);
-  const Windows cols = windows_over(cell.col, pool.kernel_cols, pool.stride, pool.padding, pool.pooled.cols);
+  const auto row = static_cast<unsigned>(cell.row), col = static_cast<unsigned>(cell.col);
+  PoolRange rows, cols;
+  if constexpr (kAdaptive)
+    rows = adaptive_range(row, pool.pooled.rows, pool.large.rows),
+    cols = adaptive_range(col, pool.pooled.cols, pool.large.cols);
+  else
+    rows = windows_over(pool.rows, cell.row, pool.pooled.rows),
+    cols = windows_over(pool.cols, cell.col, pool.pooled.cols);
   Pack<kWidth> sum{};
   for (int i = rows.first; i <= rows.last; ++i)
     for (int j = cols.first; j <= cols.last; ++j) {
       const Pack<kWidth> gradient =
           load_pack<kWidth>(dy + place<kChannelsLast>(pool.pooled, {cell.sample, cell.channel, i, j}));
-      for (int k = 0; k < kWidth; ++k) sum.v[k] += gradient.v[k];
+      float cells = 1;
+      if constexpr (kAdaptive)
+        cells = static_cast<float>(count(adaptive_range(static_cast<unsigned>(i), pool.large.rows, pool.pooled.rows)) *
+                                   count(adaptive_range(static_cast<unsigned>(j), pool.large.cols, pool.pooled.cols)));
+      for (int k = 0; k < kWidth; ++k) sum.v[k] += gradient.v[k] / cells;
     }
-  const float cells = static_cast<float>(pool.kernel_rows * pool.kernel_cols);
-  for (float& value : sum.v) value /= cells;
+  if constexpr (!kAdaptive)
+    for (float& value : sum.v) value /= static_cast<float>(pool.rows.kernel * pool.cols.kernel);
   store_pack(dx + place<kChannelsLast>(pool.large, cell), sum);
 }
 
@@ -294,16 +317,19 @@ __global__ void __launch_bounds__(kPoolThreads)
 class AvgPoolForwardOp final : public PoolOp {
  public:
   explicit AvgPoolForwardOp(const AvgPool2dForward& desc)
-      : PoolOp(Direction::forward, desc.x, desc.y, desc.window, desc.global), global_(desc.global) {}
+      : PoolOp(Direction::forward, desc.x, desc.y, desc.window), adaptive_(desc.adaptive) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
     const auto args = args_of<AvgPool2dForward>(pointers);
     if (count_ == 0) return;
     const bool packs = in_packs(args.x, args.y);
-    if (global_) return in_type(tensors_[0].type, [&]<typename T>() { run_global<T>(stream, args, packs); });
+    if (adaptive_ && is_global(tensors_[1]))
+      return in_type(tensors_[0].type, [&]<typename T>() { run_global<T>(stream, args, packs); });
     in_form_of(packs, [&]<typename T, int kWidth, bool kChannelsLast>() {
-      launch(over_cells("avg_pool_forward", count_, kWidth, stream), avg_pool_forward_kernel<T, kWidth, kChannelsLast>,
+      launch(over_cells("avg_pool_forward", count_, kWidth, stream),
+             adaptive_ ? avg_pool_forward_kernel<T, kWidth, kChannelsLast, true>
+                       : avg_pool_forward_kernel<T, kWidth, kChannelsLast, false>,
              args.x, args.y, pool_, count_ / kWidth);
     });
   }
@@ -322,13 +348,13 @@ class AvgPoolForwardOp final : public PoolOp {
            args.x, args.y, channels, pixels, tiles);
   }
 
-  bool global_;
+  bool adaptive_;
 };
 
 class AvgPoolBackwardOp final : public PoolOp {
  public:
   explicit AvgPoolBackwardOp(const AvgPool2dBackward& desc)
-      : PoolOp(Direction::backward, desc.dx, desc.dy, desc.window, desc.global) {}
+      : PoolOp(Direction::backward, desc.dx, desc.dy, desc.window), adaptive_(desc.adaptive) {}
 
  protected:
   void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
@@ -336,9 +362,14 @@ class AvgPoolBackwardOp final : public PoolOp {
     if (count_ == 0) return;
     in_form_of(in_packs(args.dy, args.dx), [&]<typename T, int kWidth, bool kChannelsLast>() {
       launch(over_cells("avg_pool_backward", count_, kWidth, stream),
-             avg_pool_backward_kernel<T, kWidth, kChannelsLast>, args.dy, args.dx, pool_, count_ / kWidth);
+             adaptive_ ? avg_pool_backward_kernel<T, kWidth, kChannelsLast, true>
+                       : avg_pool_backward_kernel<T, kWidth, kChannelsLast, false>,
+             args.dy, args.dx, pool_, count_ / kWidth);
     });
   }
+
+ private:
+  bool adaptive_;
 };
 
 }  // namespace

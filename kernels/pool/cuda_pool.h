@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernels/device/cuda/pack.h"
+#include "kernels/op.h"
 
 namespace dp::kernels::cuda {
 
@@ -15,10 +16,17 @@ inline Image image_of(const Shape& shape) {
   return {static_cast<unsigned>(shape[1]), static_cast<unsigned>(shape[2]), static_cast<unsigned>(shape[3])};
 }
 
-// Each cell of `pooled` has a window of `large`: row i covers rows i * stride - padding + [0, kernel_rows).
+// The windows of a pool in one direction: window i has the cells i * stride - padding + k * dilation, k < kernel.
+struct PoolSide {
+  int kernel = 1, stride = 1, padding = 0, dilation = 1;
+};
+inline PoolSide pool_side(const Window& window, int HW::*side) {
+  return {window.kernel.*side, window.stride.*side, window.padding.*side, window.dilation.*side};
+}
+
 struct Pool {
   Image large, pooled;
-  int kernel_rows = 1, kernel_cols = 1, stride = 1, padding = 0;
+  PoolSide rows, cols;
 };
 
 // One cell of a sample; a pack holds channels channel .. channel + width - 1.
@@ -55,13 +63,26 @@ __device__ __forceinline__ long long place(const Image& image, const Cell& cell)
   return (static_cast<long long>(cell.sample) * image.channels + cell.channel) * plane + pixel;
 }
 
-// The pooled rows (or columns) [first, last] whose windows cover row (or column) `at` of the large image.
-struct Windows {
+// first to last: the cells k of the window that begins at `begin` which are inside an image of `size` cells; or the
+// windows that cover row (or column) `at` of the large image, between their cells too.
+struct PoolRange {
   int first, last;
 };
-__device__ __forceinline__ Windows windows_over(int at, int kernel, int stride, int padding, unsigned pooled) {
-  const int from = at + padding - kernel + 1, last = (at + padding) / stride, most = static_cast<int>(pooled) - 1;
-  return {from > 0 ? (from + stride - 1) / stride : 0, last < most ? last : most};
+__device__ __forceinline__ PoolRange cells_inside(const PoolSide& side, int begin, unsigned size) {
+  const int behind = (static_cast<int>(size) - 1 - begin) / side.dilation;
+  return {begin < 0 ? (side.dilation - 1 - begin) / side.dilation : 0, behind < side.kernel ? behind : side.kernel - 1};
+}
+__device__ __forceinline__ PoolRange windows_over(const PoolSide& side, int at, unsigned pooled) {
+  const int from = at + side.padding - (side.kernel - 1) * side.dilation, last = (at + side.padding) / side.stride,
+            most = static_cast<int>(pooled) - 1;
+  return {from > 0 ? (from + side.stride - 1) / side.stride : 0, last < most ? last : most};
+}
+// The rows (or columns) of a side of `input` cells that cell `at` of `output` has in an adaptive pool. With both sizes
+// exchanged: the outputs that have an input cell.
+__device__ __forceinline__ PoolRange adaptive_range(unsigned at, unsigned input, unsigned output) {
+  const auto whole = [&](unsigned long long cells) { return static_cast<int>(cells / output); };
+  return {whole(static_cast<unsigned long long>(at) * input),
+          whole(static_cast<unsigned long long>(at + 1) * input + output - 1) - 1};
 }
 
 inline Launch over_cells(const char* kernel, unsigned elements, int width, cudaStream_t stream) {

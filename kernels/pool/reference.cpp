@@ -106,6 +106,20 @@ std::unique_ptr<HostOp> make(const MaxPool2dBackward& desc) { return std::make_u
 
 namespace {
 
+// Input cells, and by how many their sum is divided.
+struct Mean {
+  std::int64_t first, end, count;
+};
+
+Mean mean_of(const WindowAxis& axis, bool adaptive, std::int64_t output) {
+  if (!adaptive) {
+    const std::int64_t first = axis.cell(output, 0);
+    return {std::max<std::int64_t>(first, 0), std::min(first + axis.kernel, axis.input), axis.kernel};
+  }
+  const auto [first, end] = adaptive_cells(output, axis.input, axis.output);
+  return {first, end, end - first};
+}
+
 template <typename Desc>
 class AvgPoolOp : public ReferenceOp<Desc> {
  protected:
@@ -113,29 +127,22 @@ class AvgPoolOp : public ReferenceOp<Desc> {
       : ReferenceOp<Desc>(desc, tensors) {
     const Shape &xs = this->shape(x), &ys = this->shape(y);
     planes_ = xs[0] * xs[1];
-    if (desc.global) {
-      rows_ = {xs[2], 1, static_cast<int>(xs[2])};
-      cols_ = {xs[3], 1, static_cast<int>(xs[3])};
-      return;
-    }
     rows_ = WindowAxis::rows(xs[2], ys[2], desc.window);
     cols_ = WindowAxis::cols(xs[3], ys[3], desc.window);
   }
 
-  // Calls visit(input index, output index) for each input cell in an output's window.
+  // Calls visit(input index, output index, number of cells) for each input cell in an output's window.
   template <typename Visit>
   void each_pair(const Visit& visit) const {
     for (std::int64_t plane = 0, y = 0; plane < planes_; ++plane)
       for (std::int64_t i = 0; i < rows_.output; ++i)
-        for (std::int64_t j = 0; j < cols_.output; ++j, ++y)
-          for (int row = 0; row < rows_.kernel; ++row)
-            for (int col = 0; col < cols_.kernel; ++col) {
-              const std::int64_t r = rows_.cell(i, row), c = cols_.cell(j, col);
-              if (r < 0 || r >= rows_.input || c < 0 || c >= cols_.input) continue;
-              visit((plane * rows_.input + r) * cols_.input + c, y);
-            }
+        for (std::int64_t j = 0; j < cols_.output; ++j, ++y) {
+          const Mean rows = mean_of(rows_, this->desc_.adaptive, i), cols = mean_of(cols_, this->desc_.adaptive, j);
+          for (std::int64_t r = rows.first; r < rows.end; ++r)
+            for (std::int64_t c = cols.first; c < cols.end; ++c)
+              visit((plane * rows_.input + r) * cols_.input + c, y, static_cast<double>(rows.count * cols.count));
+        }
   }
-  double cells() const { return static_cast<double>(rows_.kernel) * cols_.kernel; }
 
   std::int64_t planes_;
   WindowAxis rows_, cols_;
@@ -150,7 +157,7 @@ class AvgPoolForwardOp final : public AvgPoolOp<AvgPool2dForward> {
     const double* x = f64(args.x);
     double* y = f64(args.y);
     std::fill_n(y, shape(1).numel(), 0.0);
-    each_pair([&](std::int64_t input, std::int64_t output) { y[output] += x[input] / cells(); });
+    each_pair([&](std::int64_t input, std::int64_t output, double cells) { y[output] += x[input] / cells; });
   }
 };
 
@@ -163,7 +170,7 @@ class AvgPoolBackwardOp final : public AvgPoolOp<AvgPool2dBackward> {
     const double* dy = f64(args.dy);
     double* dx = f64(args.dx);
     std::fill_n(dx, shape(1).numel(), 0.0);
-    each_pair([&](std::int64_t input, std::int64_t output) { dx[input] += dy[output] / cells(); });
+    each_pair([&](std::int64_t input, std::int64_t output, double cells) { dx[input] += dy[output] / cells; });
   }
 };
 

@@ -1,7 +1,10 @@
 // The constants of models and recipes, as README and the command-line documentation list them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <span>
 
 #include "dp/dp.h"
 #include "dp_train/command.h"
@@ -35,10 +38,13 @@ struct Describe {
   std::string operator()(const Relu&) const { return "relu"; }
   std::string operator()(const Activation& a) const { return name_of(a.function); }
   std::string operator()(const MaxPool2d& p) const {
-    return fmt::format("max {}, stride {}, padding {}", p.kernel, p.stride.value(), p.padding);
+    return fmt::format("max {}, stride {}, padding {}{}", to_string(p.kernel), to_string(*p.stride),
+                       to_string(p.padding), p.ceil_mode ? ", ceil mode" : "");
   }
-  std::string operator()(const AvgPool2d& p) const { return fmt::format("average {}", p.kernel); }
-  std::string operator()(const GlobalAvgPool2d&) const { return "global average"; }
+  std::string operator()(const AvgPool2d& p) const { return "average " + to_string(p.kernel); }
+  std::string operator()(const AdaptiveAvgPool2d& p) const {
+    return p.output == 1 ? "global average" : "average to " + to_string(p.output);
+  }
   std::string operator()(const Dropout& d) const { return fmt::format("dropout {:g}", d.p); }
   std::string operator()(const Flatten&) const { return "flatten"; }
 };
@@ -165,12 +171,18 @@ TEST_CASE("the models have the documented layers and sizes") {
                      {"regnet_y_400mf", {3, 224, 224}, 1000, 4344144},
                      {"shufflenet_v2_x1_0", {3, 224, 224}, 1000, 2278604},
                      {"convnext_tiny", {3, 224, 224}, 1000, 28589128},
-                     {"densenet121", {3, 224, 224}, 1000, 7978856}};
+                     {"densenet121", {3, 224, 224}, 1000, 7978856},
+                     {"googlenet", {3, 224, 224}, 1000, 6624904},
+                     {"vgg11_bn", {3, 224, 224}, 1000, 132868840},
+                     {"vgg13_bn", {3, 224, 224}, 1000, 133053736},
+                     {"vgg16_bn", {3, 224, 224}, 1000, 138365992},
+                     {"vgg19_bn", {3, 224, 224}, 1000, 143678248},
+                     {"cifar_speed", {3, 32, 32}, 10, 1972792}};
   for (const auto& size : sizes) {
     INFO(size.name << ", " << size.classes << " classes");
     CHECK(models::find(size.name).make(size.input, size.classes).parameter_count() == size.parameters);
   }
-  CHECK(models::registry().size() == 17);
+  CHECK(models::registry().size() == 23);
 }
 
 struct Spread {
@@ -268,6 +280,12 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
       {"shufflenet_v2_x1_0", nullptr, "imagefolder", 0.125, 2e-5, ScheduleKind::cosine, {}, 90, 256},
       {"convnext_tiny", nullptr, "imagefolder", 2.5e-4, 0.05, ScheduleKind::cosine, {}, 90, 256},
       {"densenet121", nullptr, "imagefolder", 0.1, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
+      {"googlenet", nullptr, "imagefolder", 0.045, 1e-4, ScheduleKind::cosine, {}, 90, 256},
+      {"vgg11_bn", nullptr, "imagefolder", 0.01, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
+      {"vgg13_bn", nullptr, "imagefolder", 0.01, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
+      {"vgg16_bn", nullptr, "imagefolder", 0.01, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
+      {"vgg19_bn", nullptr, "imagefolder", 0.01, 1e-4, ScheduleKind::multistep, {30, 60}, 90, 256},
+      {"cifar_speed", nullptr, "cifar10", 0.19, 1.3e-3, ScheduleKind::polynomial, {}, 10},
       {"mnist_convnet", "mnist", "mnist", 0.05, 0, ScheduleKind::cosine, {}, 3},
       {"mnist_convnet", "fashion_mnist", "fashion_mnist", 0.05, 0, ScheduleKind::cosine, {}, 10},
       {"mlp", "synthetic", "synthetic", 0.05, 0, ScheduleKind::cosine, {}, 1},
@@ -281,6 +299,7 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
     const auto command = dp_train::parse_command(static_cast<int>(words.size()), words.data());
     REQUIRE(command);
     const TrainerOptions o = dp_train::trainer_options(*command, cpus(4), nullptr);
+    const bool speeds = std::string(recipe.model) == "cifar_speed";
     CHECK(o.dataset_name == recipe.expected_dataset);
     CHECK(o.epochs == recipe.epochs);
     CHECK(o.max_steps == 0);
@@ -294,15 +313,15 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
     if (std::string(recipe.model) == "convnext_tiny") {
       CHECK(std::holds_alternative<AdamW>(o.optimizer));
     } else {
-      CHECK(std::get<Sgd>(o.optimizer).momentum == 0.9f);
-      CHECK(std::get<Sgd>(o.optimizer).nesterov == (std::string(recipe.model) == "densenet121"));
+      CHECK(std::get<Sgd>(o.optimizer).momentum == (speeds ? 0.85f : 0.9f));
+      CHECK(std::get<Sgd>(o.optimizer).nesterov == (speeds || std::string(recipe.model) == "densenet121"));
     }
     CHECK(o.schedule.kind == recipe.schedule);
     CHECK(o.schedule.milestones == recipe.milestones);
     CHECK(o.schedule.gamma == 0.1);
     CHECK(o.schedule.step_size == 1);
-    CHECK(o.schedule.warmup_epochs == 0);
-    CHECK(o.parallel.label_smoothing == 0);
+    CHECK(o.schedule.warmup_epochs == Approx(speeds ? 2.3 : 0));
+    CHECK(o.parallel.label_smoothing == (speeds ? 0.2f : 0));
     CHECK(o.parallel.grad_accum_steps == 1);
     CHECK_FALSE(o.parallel.clip_grad_norm.has_value());
     CHECK_FALSE(o.parallel.ema_decay.has_value());
@@ -318,6 +337,68 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
     CHECK(o.checkpoint_hist == 0);
     CHECK(o.print_freq == 10);
   }
+}
+
+// Patches of images whose pixels depend on each other: their whitened values do not.
+TEST_CASE("cifar_speed begins with filters that whiten the patches of the training images") {
+  const DatasetPair drawn = datasets::digits();
+  class Coloured final : public dp::Dataset {
+   public:
+    explicit Coloured(const Dataset& grey) : grey_(grey) {}
+    std::int64_t size() const override { return 40; }
+    Shape image_shape() const override { return grey_.image_shape().without_first().prepended(3); }
+    std::int64_t classes() const override { return grey_.classes(); }
+    const Normalization& normalization() const override { return normalization_; }
+    std::int32_t label(std::int64_t index) const override { return grey_.label(index); }
+    void read(std::int64_t index, std::span<std::uint8_t> out, Random*) const override {
+      for (std::int64_t channel = 0; channel < 3; ++channel) {
+        const auto plane = grey_.image(3 * index + channel / 2);  // two channels are alike
+        std::ranges::copy(plane, out.begin() + channel * static_cast<std::int64_t>(plane.size()));
+      }
+    }
+
+   private:
+    const Dataset& grey_;
+    const Normalization normalization_{{0.1f, 0.2f, 0.3f}, {0.5f, 0.4f, 0.3f}};
+  };
+  const Coloured images(*drawn.train);
+  const NamedTensors weights = models::cifar_speed_whitening(images);
+  REQUIRE(weights.size() == 1);
+  CHECK(weights[0].first == "whiten.weight");
+  REQUIRE(weights[0].second.shape() == Shape{24, 3, 2, 2});
+  const std::span<const float> filters = weights[0].second.span<float>();
+  const std::int64_t rows = images.image_shape()[1], columns = images.image_shape()[2];
+  double sums[12][12]{}, count = 0;
+  for (std::int64_t image = 0; image < images.size(); ++image) {
+    const auto bytes = images.image(image);
+    for (std::int64_t y = 0; y + 1 < rows; ++y)
+      for (std::int64_t x = 0; x + 1 < columns; ++x, ++count) {
+        double results[12]{};
+        for (int filter = 0; filter < 12; ++filter)
+          for (std::int64_t k = 0; k < 12; ++k) {
+            const auto channel = static_cast<std::size_t>(k / 4);
+            const std::uint8_t byte =
+                bytes[static_cast<std::size_t>(((k / 4) * rows + y + k / 2 % 2) * columns + x + k % 2)];
+            const double value = (byte / 255.0 - double{images.normalization().mean[channel]}) /
+                                 double{images.normalization().std[channel]};
+            results[filter] += double{filters[static_cast<std::size_t>(filter * 12 + k)]} * value;
+          }
+        for (int a = 0; a < 12; ++a)
+          for (int b = 0; b < 12; ++b) sums[a][b] += results[a] * results[b];
+      }
+  }
+  for (int a = 0; a < 12; ++a)
+    for (int b = 0; b < 12; ++b) {
+      INFO(a << ", " << b);
+      const double moment = sums[a][b] / count;
+      if (a != b) CHECK(std::abs(moment) <= 1e-4);
+      if (a == b) CHECK(moment <= 1 + 1e-4);
+    }
+  double whole = 0;
+  for (int a = 0; a < 12; ++a) whole += sums[a][a] / count;
+  CHECK(whole > 7.9);  // two of the three channels are alike: eight directions vary
+  for (std::size_t k = 0; k < 144; ++k) CHECK(filters[144 + k] == -filters[k]);
+  CHECK_THROWS_WITH(models::cifar_speed_whitening(*drawn.train), Catch::Contains("requires images of three channels"));
 }
 
 }  // namespace

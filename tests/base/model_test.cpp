@@ -329,8 +329,19 @@ TEST_CASE("invalid pools, dropouts, linear layers and additions are rejected wit
   CHECK(mean({.kernel = 16}, {1, 16, 16}) == "accepted");
   CHECK(mean({.kernel = 3, .padding = 2}) == "layer 'avg_pool2d': padding must be at most half the kernel");
   CHECK(mean({}, {7}) == "layer 'avg_pool2d': requires an input of (C, H, W), not (7,)");
+  CHECK(largest({.kernel = {2, 16}}, {1, 16, 16}) == "layer 'max_pool2d': the kernel must be at most 15");
+  CHECK(largest({.kernel = {3, 2}, .padding = {1, 2}}) ==
+        "layer 'max_pool2d': padding must be at most half the kernel");
+  CHECK(largest({.kernel = 3, .dilation = 3}) ==
+        "layer 'max_pool2d': a window of 7 does not fit an input of 5 with padding 0");
+  CHECK(largest({.kernel = 2, .dilation = 0}) == "layer 'max_pool2d': dilation must be positive");
+  CHECK(largest({.kernel = 6, .stride = 1, .ceil_mode = true}) ==
+        "layer 'max_pool2d': a window of 6 does not fit an input of 5 with padding 0");
   CHECK(refusal([](ModelBuilder& m) { m.global_avg_pool2d(m.input()); }, {7}) ==
-        "layer 'global_avg_pool2d': requires an input of (C, H, W), not (7,)");
+        "layer 'adaptive_avg_pool2d': requires an input of (C, H, W), not (7,)");
+  CHECK(refusal([](ModelBuilder& m) {
+          m.adaptive_avg_pool2d(m.input(), {1, 0});
+        }) == "layer 'adaptive_avg_pool2d': the output must have at least one row and column");
   const auto dropout = [](float p) { return refusal([&](ModelBuilder& m) { m.dropout("d", m.input(), p); }); };
   CHECK(dropout(0) == "accepted");
   for (const float p : {-0.1f, 1.0f, std::nanf("")}) CHECK(dropout(p) == "layer 'd': p must be in [0, 1)");
@@ -398,7 +409,7 @@ TEST_CASE("a model that does not exist, or does not fit the images, is rejected 
                     "model 'resnet' does not exist; choose one of mnist_convnet, resnet18, resnet34, resnet50, "
                     "resnet101, resnet152, resnext50_32x4d, wide_resnet50_2, mobilenet_v2, mobilenet_v3_small, "
                     "mobilenet_v3_large, efficientnet_b0, regnet_y_400mf, shufflenet_v2_x1_0, convnext_tiny, "
-                    "densenet121, mlp");
+                    "densenet121, googlenet, vgg11_bn, vgg13_bn, vgg16_bn, vgg19_bn, cifar_speed, mlp");
   CHECK_THROWS_WITH(models::find("mnist_convnet").make({3, 28, 28}, 10),
                     "model 'mnist_convnet' requires images of (1, 28, 28), not (3, 28, 28); choose another model or "
                     "data set");

@@ -76,6 +76,35 @@ TEST_CASE("a pool's default stride is its kernel size, as in PyTorch") {
   CHECK_THROWS_WITH(bad.max_pool2d(bad.input(), {.stride = 0}), Catch::Contains("stride must be positive"));
 }
 
+TEST_CASE("pools in ceil mode and adaptive pools have PyTorch's sizes") {
+  struct {
+    dp::MaxPool2d pool;
+    std::int64_t size, pooled;
+  } const cases[] = {
+      {{.kernel = 3, .stride = 2, .ceil_mode = true}, 7, 3},  // fits exactly
+      {{.kernel = 3, .stride = 2, .ceil_mode = true}, 8, 4},
+      {{.kernel = 2, .stride = 2, .ceil_mode = true}, 7, 4},
+      {{.kernel = 3, .stride = 2, .ceil_mode = true}, 2, 1},                // larger than the image
+      {{.kernel = 2, .stride = 3, .padding = 1, .ceil_mode = true}, 5, 2},  // a third would begin behind the image
+      {{.kernel = 2, .stride = 3, .ceil_mode = true}, 6, 2},
+      {{.kernel = 3, .stride = 2, .dilation = 2, .ceil_mode = true}, 8, 3},
+      {{.kernel = 3, .stride = 2, .dilation = 2}, 8, 2},
+  };
+  for (const auto& [pool, size, pooled] : cases) {
+    INFO("kernel " << pool.kernel.h << ", stride " << pool.stride->h << ", size " << size);
+    dp::ModelBuilder m("pool", dp::Shape{1, size, size});
+    m.max_pool2d(m.input(), pool);
+    CHECK(m.build({1}).output() == dp::Shape{1, pooled, pooled});
+  }
+  dp::ModelBuilder m("pools", dp::Shape{2, 12, 9});
+  const auto x =
+      m.max_pool2d(m.input(), {.kernel = {2, 3}, .stride = dp::HW{2, 1}, .padding = {0, 1}, .dilation = {3, 1}});
+  m.adaptive_avg_pool2d(x, {4, 7});
+  const dp::Model model = m.build({2});
+  CHECK(model.layers()[1].output == dp::Shape{2, 5, 9});
+  CHECK(model.output() == dp::Shape{2, 4, 7});
+}
+
 TEST_CASE("tensor views share memory, clones do not") {
   dp::Tensor t(dp::Shape{4, 2});
   dp::Tensor view = t.rows(1, 3);

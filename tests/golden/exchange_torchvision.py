@@ -7,7 +7,7 @@ import sys
 try:
     import numpy  # noqa: F401, for safetensors_file
     import torch
-    import torchvision
+    from golden_resnet import made
 except ImportError as missing:
     print(missing)
     sys.exit(4)
@@ -35,7 +35,7 @@ def load(path):
 
 
 def model_with(network, state=None):
-    model = getattr(torchvision.models, network)(num_classes=CLASSES)
+    model = made(network, CLASSES)
     if state is not None:
         model.load_state_dict(state, strict=True)
     return model

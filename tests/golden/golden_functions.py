@@ -18,6 +18,7 @@ FUNCTIONS = {
     "hardswish": F.hardswish,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "times_-0.3": lambda x: float(np.float32(-0.3)) * x,
 }
 
 

@@ -1,11 +1,17 @@
 """torchvision's ResNets, MobileNets and DenseNet: one training forward and backward in float64, then a prediction."""
 
+import pathlib
+import sys
+
 import numpy as np
 import torch
 import torch.nn.functional as F
 import torchvision
 
 from philox import Random
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "benchmarks" / "programs"))
+from pytorch_step import CifarSpeed
 
 SEED = 42
 WHOLE = 80         # larger gradients are stored as PRODUCTS dot products with vectors of random signs
@@ -39,9 +45,9 @@ CASES["mobilenet_v2"] = {
     "kinkless": ("imagenet", True, 10, 48, 8, 262),
 }
 OTHERS = ("mobilenet_v3_small", "mobilenet_v3_large", "densenet121", "efficientnet_b0", "regnet_y_400mf", "shufflenet_v2_x1_0",
-          "convnext_tiny")
+          "convnext_tiny", "googlenet", "vgg11_bn", "cifar_speed")
 for _network in OTHERS:
-    CASES[_network] = {"imagenet": ("imagenet", True, 20, 64, 4, 1)}
+    CASES[_network] = {"imagenet": ("imagenet", True, 20, 32 if _network == "cifar_speed" else 64, 4, 1)}
 # The distance of "kinkless" from a kink.
 MARGIN = {
     "resnet18": 2e-5, "resnet34": 1e-4, "resnet50": 1e-5, "resnet101": 8e-6, "resnet152": 8e-6,
@@ -52,8 +58,19 @@ RUNNING = [("resnet18", "cifar"), ("resnet18", "imagenet")]
 RUNNING_PRODUCTS = [(_network, "imagenet") for _network in ("resnext50_32x4d", "wide_resnet50_2", "mobilenet_v2", *OTHERS)]
 
 
+def made(name, classes):
+    """GoogLeNet without its auxiliary classifiers, which the engine does not have either."""
+    if name == "cifar_speed":
+        return CifarSpeed((3, 32, 32), classes)
+    options = {"aux_logits": False, "init_weights": True} if name == "googlenet" else {}
+    return getattr(torchvision.models, name)(num_classes=classes, **options)
+
+
 def network(name, stem, relu, classes):
-    model = getattr(torchvision.models, name)(num_classes=classes)
+    model = made(name, classes)
+    if name.startswith("vgg"):  # 64 features in place of 4096
+        model.classifier[0], model.classifier[3] = torch.nn.Linear(512 * 7 * 7, 64), torch.nn.Linear(64, 64)
+        model.classifier[6] = torch.nn.Linear(64, classes)
     for module in model.modules():
         if isinstance(module, (torch.nn.Dropout, torchvision.ops.StochasticDepth)):
             module.p = 0.0  # random masks are not PyTorch's
@@ -68,7 +85,7 @@ def network(name, stem, relu, classes):
 
 
 def of_classifier(name):
-    return name.startswith(("fc.", "classifier."))
+    return name.startswith(("fc.", "classifier.", "head."))
 
 
 def ends_block(network, name):
@@ -238,7 +255,7 @@ def stored(name, values, norm):
 def initial_spread(name):
     """Mean and standard deviation of the parameters that torchvision's constructor draws."""
     torch.manual_seed(0)
-    model = getattr(torchvision.models, name)(num_classes=1000)
+    model = made(name, 1000)
     spread = {name: parameter.detach().double() for name, parameter in model.named_parameters()}
     return {f"initial.{name}": np.array([p.mean().item(), p.std(unbiased=False).item()]) for name, p in spread.items()}
 

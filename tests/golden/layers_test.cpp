@@ -65,7 +65,8 @@ TEST_CASE("every activation function and its derivative equal PyTorch's") {
                                                                 {"silu", Silu{}},
                                                                 {"hardswish", HardSwish{}},
                                                                 {"gelu", Gelu{}},
-                                                                {"gelu_tanh", GeluTanh{}}};
+                                                                {"gelu_tanh", GeluTanh{}},
+                                                                {"times_-0.3", Times{-0.3f}}};
   CHECK(functions.size() == std::variant_size_v<Function> + 2);
   const GoldenFile golden("functions.safetensors");
   const HostTensor x = golden.values("x"), dy = golden.values("dy");
@@ -89,6 +90,27 @@ TEST_CASE("max_pool2d equals torch.nn.functional.max_pool2d, forward and backwar
     const HostTensor x = golden.values(prefix + "x"), dy = golden.values(prefix + "dy");
     for (const Layouts layouts : kLayouts)
       check_layer(rig, golden, prefix, max_pool2d(rig, x, dy, {.window = window_of(golden, prefix)}, {}, {}, layouts));
+  });
+}
+
+TEST_CASE("pools with windows of any shape, dilated, in ceil mode and adaptive equal PyTorch's, forward and backward") {
+  const GoldenFile golden("pools.safetensors");
+  const auto check = [&](const char* group, int cases, auto pooled) {
+    for_each_case(golden, group, cases, [&](OpRig& rig, const std::string& prefix) {
+      const HostTensor x = golden.values(prefix + "x"), dy = golden.values(prefix + "dy");
+      for (const Layouts layouts : kLayouts) check_layer(rig, golden, prefix, pooled(rig, prefix, x, dy, layouts));
+    });
+  };
+  using Values = const HostTensor&;
+  check("max_pool2d", 9, [&](OpRig& rig, const std::string& prefix, Values x, Values dy, Layouts layouts) {
+    return max_pool2d(rig, x, dy, {.window = window_of(golden, prefix)}, {}, {}, layouts);
+  });
+  check("avg_pool2d", 2, [&](OpRig& rig, const std::string& prefix, Values x, Values dy, Layouts layouts) {
+    const kernels::Window window = window_of(golden, prefix);
+    return avg_pool2d(rig, x, dy, &window, layouts);
+  });
+  check("adaptive_avg_pool2d", 6, [&](OpRig& rig, const std::string&, Values x, Values dy, Layouts layouts) {
+    return avg_pool2d(rig, x, dy, nullptr, layouts);
   });
 }
 

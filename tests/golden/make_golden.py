@@ -13,6 +13,7 @@ import golden_mnist
 import golden_models
 import golden_norm
 import golden_optimizers
+import golden_pools
 import golden_resnet
 import golden_windows
 import philox
@@ -32,6 +33,7 @@ if __name__ == "__main__":
         "functions": golden_functions.all_functions,
         "losses": golden_losses.all_losses,
         "windows": golden_windows.all_convolutions,
+        "pools": golden_pools.all_pools,
         "residual_layers": golden_norm.all_layers,
         "mnist_steps": golden_mnist.all_steps,
         "optimizers": golden_optimizers.all_runs,

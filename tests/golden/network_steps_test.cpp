@@ -31,6 +31,9 @@ const Model kShufflenet = models::shufflenet_v2_x1_0({.classes = 10, .input = {3
 const Model kConvnext = models::convnext_tiny({.classes = 10, .input = {3, 32, 32}});
 const Model kRegnet = models::regnet_y_400mf({.classes = 10, .input = {3, 32, 32}});
 const Model kEfficientnet = models::efficientnet_b0({.classes = 10, .input = {3, 32, 32}});
+const Model kGooglenet = models::googlenet({.classes = 10, .input = {3, 32, 32}});
+const Model kVgg = models::vgg11_bn({.classes = 10, .input = {3, 32, 32}, .hidden = 64});
+const Model kCifarSpeed = models::cifar_speed();
 const Model kDensenet = models::densenet121({.classes = 10, .input = {3, 32, 32}});
 
 // Trains from the initial state of golden_resnet.py, without dropout, and compares the loss of each step.
@@ -87,6 +90,11 @@ TEST_CASE("twenty steps of EfficientNet-B0 in float64 equal PyTorch's", "[naive]
 TEST_CASE("twenty steps of RegNetY-400MF in float64 equal PyTorch's", "[naive]") { check_in_float64(kRegnet); }
 TEST_CASE("twenty steps of ShuffleNetV2 in float64 equal PyTorch's", "[naive]") { check_in_float64(kShufflenet); }
 TEST_CASE("twenty steps of ConvNeXt in float64 equal PyTorch's", "[naive]") { check_in_float64(kConvnext); }
+TEST_CASE("twenty steps of GoogLeNet in float64 equal PyTorch's", "[naive]") { check_in_float64(kGooglenet); }
+TEST_CASE("twenty steps of VGG11 in float64 equal PyTorch's", "[naive]") { check_in_float64(kVgg); }
+TEST_CASE("twenty steps of airbench94's network in float64 equal PyTorch's", "[naive]") {
+  check_in_float64(kCifarSpeed);
+}
 TEST_CASE("twenty steps of DenseNet121 in float64 equal PyTorch's", "[naive]") { check_in_float64(kDensenet); }
 TEST_CASE("twenty steps of a narrow ResNeXt50 in float64 equal PyTorch's", "[naive]") {
   check_in_float64(models::resnext50_32x4d(resnet(16)));
@@ -104,6 +112,9 @@ TEST_CASE("the first steps of EfficientNet-B0 on CPUs equal PyTorch's") { check_
 TEST_CASE("the first steps of RegNetY-400MF on CPUs equal PyTorch's") { check_on_cpus(kRegnet); }
 TEST_CASE("the first steps of ShuffleNetV2 on CPUs equal PyTorch's") { check_on_cpus(kShufflenet); }
 TEST_CASE("the first steps of ConvNeXt on CPUs equal PyTorch's") { check_on_cpus(kConvnext); }
+TEST_CASE("the first steps of GoogLeNet on CPUs equal PyTorch's") { check_on_cpus(kGooglenet); }
+TEST_CASE("the first steps of VGG11 on CPUs equal PyTorch's") { check_on_cpus(kVgg); }
+TEST_CASE("the first steps of airbench94's network on CPUs equal PyTorch's") { check_on_cpus(kCifarSpeed); }
 TEST_CASE("the first steps of DenseNet121 on CPUs equal PyTorch's") { check_on_cpus(kDensenet); }
 TEST_CASE("the first steps of ResNeXt50 on CPUs equal PyTorch's") {
   check_on_cpus(models::resnext50_32x4d(resnet(64)));

@@ -15,7 +15,9 @@ namespace {
 constexpr std::uint64_t kSigns = 777;  // the key of the random signs
 constexpr std::size_t kProducts = 32;
 
-bool of_classifier(const std::string& name) { return name.starts_with("fc.") || name.starts_with("classifier."); }
+bool of_classifier(const std::string& name) {
+  return name.starts_with("fc.") || name.starts_with("classifier.") || name.starts_with("head.");
+}
 
 // Whether a normalisation is the last one of a block; see ends_block() in golden_resnet.py.
 bool ends_block(const std::string& network, const std::string& name) {

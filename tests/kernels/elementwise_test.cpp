@@ -47,8 +47,8 @@ TEST_CASE("ReLU keeps positive values exactly, and its gradient follows the outp
 
 namespace {
 
-const Function kFunctions[] = {Relu6{}, LeakyRelu{0.2f}, Elu{1.5f},   Sigmoid{}, HardSigmoid{},
-                               Tanh{},  Silu{},          HardSwish{}, Gelu{},    GeluTanh{}};
+const Function kFunctions[] = {Relu6{}, LeakyRelu{0.2f}, Elu{1.5f}, Sigmoid{},  HardSigmoid{}, Tanh{},
+                               Silu{},  HardSwish{},     Gelu{},    GeluTanh{}, Times{-0.3f}};
 static_assert(std::size(kFunctions) == std::variant_size_v<Function>);
 
 HostTensor times(HostTensor tensor, double factor) {

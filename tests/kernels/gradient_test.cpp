@@ -133,7 +133,8 @@ TEST_CASE("the derivative of every function equals its difference quotient") {
   const kernels::Layout plain = rig.plain(x.shape);
   for (const Function function :
        {Function(Relu6{}), Function(LeakyRelu{0.2f}), Function(Elu{1.5f}), Function(Sigmoid{}), Function(HardSigmoid{}),
-        Function(Tanh{}), Function(Silu{}), Function(HardSwish{}), Function(Gelu{}), Function(GeluTanh{})}) {
+        Function(Tanh{}), Function(Silu{}), Function(HardSwish{}), Function(Gelu{}), Function(GeluTanh{}),
+        Function(Times{-0.3f})}) {
     INFO(name_of(function));
     const auto loss = [&] { return dot(function_forward(rig, x, function, plain, false), dy); };
     CHECK(relative_error(function_backward(rig, dy, x, function, plain, false), difference_quotients(x, loss)) <= 1e-8);

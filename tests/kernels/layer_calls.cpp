@@ -136,11 +136,11 @@ LayerResult max_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, co
 }
 
 LayerResult avg_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, const Window* window, Layouts layouts) {
-  const bool global = window == nullptr;
-  const Window used = global ? Window{} : *window;
+  const bool adaptive = window == nullptr;
+  const Window used = adaptive ? Window{} : *window;
   const Layout x_layout = layouts == Layouts::chained ? rig.preferred(x.shape) : asked(rig, layouts, x.shape);
   const auto forward = rig.context().make_op(
-      AvgPool2dForward{rig.desc(x.shape, x_layout), rig.desc(dy.shape, asked(rig, layouts, dy.shape)), used, global});
+      AvgPool2dForward{rig.desc(x.shape, x_layout), rig.desc(dy.shape, asked(rig, layouts, dy.shape)), used, adaptive});
   const TensorDesc x_desc = forward->tensors()[0], y_desc = forward->tensors()[1];
   const DeviceTensor y = rig.poisoned(y_desc);
   rig.run(*forward, {rig.upload(x, x_desc).data(), y.data()});
@@ -148,7 +148,7 @@ LayerResult avg_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, co
   result.y = rig.download(y);
   const auto backward = rig.context().make_op(
       AvgPool2dBackward{rig.desc(dy.shape, asked(rig, layouts, dy.shape, y_desc.layout)),
-                        rig.desc(x.shape, asked(rig, layouts, x.shape, x_desc.layout)), used, global});
+                        rig.desc(x.shape, asked(rig, layouts, x.shape, x_desc.layout)), used, adaptive});
   const DeviceTensor dx = rig.poisoned(backward->tensors()[1]);
   rig.run(*backward, {rig.upload(dy, backward->tensors()[0]).data(), dx.data()});
   result.dx = rig.download(dx);

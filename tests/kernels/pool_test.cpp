@@ -60,6 +60,25 @@ TEST_CASE("max-pools agree with the reference, alone and with fused ReLU and dro
       }
 }
 
+TEST_CASE("max-pools with windows of any shape, dilated and in ceil mode, agree with the reference") {
+  Random random(35, RandomUse::synthetic);
+  const Window windows[] = {{{2, 3}, {2, 1}, {0, 1}},
+                            {3, 2, 1, 2},
+                            {{3, 2}, {1, 2}, 0, {2, 3}},
+                            {2, 2, 0, 1, {1, 0}},  // ceil mode: one more row
+                            {3, 2, 0, 1, 1},
+                            {{5, 2}, 4, {2, 1}, 1, {3, 1}},
+                            {2, 3, 1, 2, 1}};
+  const std::int64_t channels[] = {1, 3, 8, 13, 32};
+  int turn = 0;
+  for (const Window& window : windows)
+    for (const bool relu : {false, true}) {
+      const std::int64_t c = channels[turn++ % 5];
+      for (const Shape& shape : {Shape{2, c, 9, 8}, {1, c, 8, 10}})
+        check_random(shape, {.window = window, .relu = relu}, random);
+    }
+}
+
 TEST_CASE("max-pools with one-cell inputs or outputs agree with the reference in every layout") {
   Random random(34, RandomUse::synthetic);
   for (const std::int64_t channels : {1, 2, 8, 13})

@@ -87,6 +87,16 @@ TEST_CASE("pools and reorders whose shapes do not fit are rejected with the shap
         return MaxPool2dForward{rig.desc({2, 3, 6, 6}), rig.desc({2, 3, 5, 5}), {2, 2, 2}};
       },
       "(2, 3, 5, 5)");
+  check_refused(  // as much more padding behind as the stride
+      [](OpRig& rig) -> OpDesc {
+        return MaxPool2dForward{rig.desc({2, 3, 6, 6}), rig.desc({2, 3, 3, 3}), {3, 3, 0, 1, 3}};
+      },
+      "does not fit");
+  check_refused(
+      [](OpRig& rig) -> OpDesc {
+        return MaxPool2dForward{rig.desc({2, 3, 2, 5}), rig.desc({2, 3, 1, 4}), {2, 1, 1, 3}};
+      },
+      "a window holds no cell of the image");
   check_refused(
       [](OpRig& rig) -> OpDesc {
         return MaxPool2dBackward{rig.desc({2, 3, 3, 3}, rig.plain({2, 3, 3, 3})), rig.desc({2, 4, 6, 6}), {2, 2, 0}};
@@ -106,7 +116,9 @@ TEST_CASE("average pools whose shapes do not fit are rejected with the shapes na
   check_refused(forward({2, 3, 6, 6}, {2, 3, 6, 5}, {2, 2, 0}, false), "(2, 3, 6, 5)");
   check_refused(forward({2, 3, 6, 6}, {2, 4, 3, 3}, {2, 2, 0}, false), "(2, 4, 3, 3)");
   check_refused(forward({2, 3, 6, 6}, {2, 3, 5, 5}, {2, 2, 2}, false), "(2, 3, 5, 5)");  // too much padding
-  check_refused(forward({2, 3, 6, 6}, {2, 3, 3, 3}, {2, 2, 0}, true), "(2, 3, 3, 3)");
+  check_refused(forward({2, 3, 6, 6}, {2, 3, 4, 4}, {2, 2, 0, 2}, false), "has no dilation");
+  check_refused(forward({2, 3, 6, 6}, {2, 2, 3, 3}, {2, 2, 0}, true), "(2, 2, 3, 3)");
+  check_refused(forward({2, 3, 6, 6}, {2, 3, 0, 3}, {2, 2, 0}, true), "(2, 3, 0, 3)");
   check_refused(forward({2, 3, 6, 6}, {1, 3, 1, 1}, {2, 2, 0}, true), "(1, 3, 1, 1)");
   check_refused(forward({2, 108}, {2, 3, 1, 1}, {2, 2, 0}, true), "(2, 108)");
   check_refused(

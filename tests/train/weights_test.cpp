@@ -94,6 +94,40 @@ TEST_CASE("weights as wrappers and other types leave them are loaded, and one no
   CHECK_THAT(start_with(options).said, !Catch::Contains("loaded"));
 }
 
+TEST_CASE("first weights replace drawn ones in a new run, but not those of a file or of a resume") {
+  const TemporaryFolder temp;
+  const NamedTensors drawn = start_with(tiny_options()).weights, other = other_weights();
+  REQUIRE(drawn[0].first == "conv.weight");
+  int calls = 0;
+  TrainerOptions options = tiny_options(temp / "run");
+  options.epochs = 1;
+  options.first_weights = [&] {
+    ++calls;
+    return NamedTensors{other[0]};
+  };
+  NamedTensors expected = drawn;
+  expected[0] = other[0];
+  CHECK(weights_sha256(start_with(options).weights) == weights_sha256(expected));
+  CHECK(calls == 1);
+
+  options.output_dir = temp / "new";
+  dp::test::run_until(options, 2);
+  CHECK(calls == 2);
+  options.resume = "auto";
+  dp::test::tiny_run(options);
+  CHECK(calls == 2);
+
+  options.resume.clear();
+  options.output_dir.clear();
+  write_safetensors(temp / "w.safetensors", other);
+  options.init = temp / "w.safetensors";
+  CHECK(weights_sha256(start_with(options).weights) == weights_sha256(other));
+  CHECK(calls == 2);
+  options.init.clear();
+  options.first_weights = [&] { return NamedTensors{{"conv.weight", Tensor(Shape{3, 3})}}; };
+  CHECK_THAT(refusal_with(options), Catch::Contains("conv.weight"));
+}
+
 // Initial weights that are refused, and what following the advice in the refusal gives.
 TEST_CASE("each advice for weights that do not fit is true when it is followed") {
   const TemporaryFolder temp;

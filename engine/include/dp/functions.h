@@ -157,7 +157,22 @@ struct GeluTanh {  // PyTorch's GELU(approximate='tanh'): x * (1 + tanh(sqrt(2 /
   }
 };
 
-using Function = std::variant<Relu6, LeakyRelu, Elu, Sigmoid, HardSigmoid, Tanh, Silu, HardSwish, Gelu, GeluTanh>;
+struct Times {  // factor * x, as of logits; with -1 an addition becomes a subtraction
+  static constexpr const char* kName = "times";
+  float factor = 1;
+
+  template <typename T>
+  constexpr T value(T x) const {
+    return T(factor) * x;
+  }
+  template <typename T>
+  constexpr T derivative(T) const {
+    return T(factor);
+  }
+};
+
+using Function =
+    std::variant<Relu6, LeakyRelu, Elu, Sigmoid, HardSigmoid, Tanh, Silu, HardSwish, Gelu, GeluTanh, Times>;
 
 inline const char* name_of(const Function& function) {
   return std::visit([](const auto& f) { return f.kName; }, function);

@@ -18,6 +18,7 @@ enum class InitKind {
   uniform,   // in [-value, value]
   normal,    // mean 0, standard deviation value
   constant,  // value
+  dirac,     // filters: the first one passes the first channel on, and so forth; those beyond the channels are uniform
 };
 struct Init {
   InitKind kind = InitKind::uniform;
@@ -26,8 +27,9 @@ struct Init {
 
 // Initial weights of a convolution. PyTorch's default also sets the bias. With the other values the bias is zero:
 // kaiming_normal_ for a ReLU, as in torchvision's residual networks (fan_out) and DenseNets (fan_in), or a normal
-// distribution with a standard deviation of 0.02, as in its ConvNeXts.
-enum class ConvInit { torch_default, kaiming_normal_fan_out, kaiming_normal_fan_in, normal_002 };
+// distribution with a standard deviation of 0.01 or 0.02, as in its GoogLeNet and its ConvNeXts. dirac: each input
+// channel is passed on (torch.nn.init.dirac_), and further filters have PyTorch's default.
+enum class ConvInit { torch_default, kaiming_normal_fan_out, kaiming_normal_fan_in, normal_001, normal_002, dirac };
 
 // Zeros around an image: so many rows above and below it, and columns left and right.
 struct Padding : HW {
@@ -92,22 +94,29 @@ struct Linear {
   std::int64_t out_features = 0;
   bool bias = true;
   std::optional<Init> init{};  // of the weights, beside a bias of zeros; empty: PyTorch's default
+  bool torch_bias = false;     // the bias always has PyTorch's default values, whatever `init` is
 };
 struct Relu {};
 struct Activation {
   Function function;
 };
 struct MaxPool2d {
-  int kernel = 2;
-  std::optional<int> stride{};  // empty: the kernel; always set in a Model
-  int padding = 0;
+  HW kernel = 2;
+  std::optional<HW> stride{};  // empty: the kernel; always set in a Model
+  HW padding = 0;              // never the maximum
+  HW dilation = 1;             // distance between the cells of the window
+  bool ceil_mode = false;      // the last windows may reach beyond the padding, if they begin before it
 };
 struct AvgPool2d {  // padding counts as zeros in the mean
-  int kernel = 2;
-  std::optional<int> stride{};  // as above
-  int padding = 0;
+  HW kernel = 2;
+  std::optional<HW> stride{};  // as above
+  HW padding = 0;
 };
-struct GlobalAvgPool2d {};  // (C,H,W) -> (C,1,1), as AdaptiveAvgPool2d(1)
+// The mean of each cell of a grid of `output` cells: cell i has the rows i * H / h, rounded down, to (i + 1) * H / h,
+// rounded up, and the columns likewise. The cells may overlap.
+struct AdaptiveAvgPool2d {
+  HW output = 1;
+};
 struct Dropout {
   float p = 0.5f;  // probability of dropping a unit; the rest is scaled by 1/(1-p)
   enum class Unit { element, channel, sample } unit = Unit::element;
@@ -117,7 +126,7 @@ struct Input {};
 
 using LayerKind =
     std::variant<Input, Conv2d, BatchNorm2d, GroupNorm, LayerNorm, Add, Multiply, Concat, Slice, ChannelShuffle, Linear,
-                 Relu, Activation, MaxPool2d, AvgPool2d, GlobalAvgPool2d, Dropout, Flatten>;
+                 Relu, Activation, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Dropout, Flatten>;
 
 struct Layer {
   std::string name;  // PyTorch's module path, "layer1.0.conv1"
@@ -198,7 +207,8 @@ class ModelBuilder {
   Node channel_shuffle(Node x, std::int64_t groups);           // as torch.nn.ChannelShuffle
   Node max_pool2d(Node x, const MaxPool2d& options = {});
   Node avg_pool2d(Node x, const AvgPool2d& options = {});
-  Node global_avg_pool2d(Node x);
+  Node adaptive_avg_pool2d(Node x, HW output);
+  Node global_avg_pool2d(Node x) { return adaptive_avg_pool2d(x, 1); }  // (C,H,W) -> (C,1,1)
   Node dropout(const std::string& name, Node x, float p);
   Node dropout2d(const std::string& name, Node x, float p);         // whole channels
   Node stochastic_depth(const std::string& name, Node x, float p);  // whole samples, as torchvision's mode "row"
@@ -207,8 +217,6 @@ class ModelBuilder {
 
  private:
   Node dropout(const std::string& name, Node x, const Dropout& options);
-  template <typename Pool>
-  Node pool(const char* layer, Node x, Pool options);
   Node append(std::string name, LayerKind kind, std::vector<int> inputs, const Shape& output);
   void parameter(const std::string& name, const Shape& shape, Node node, const Init& init);
   const Shape& shape_of(Node x, const std::string& reader) const;

@@ -7,8 +7,13 @@
 #include <string_view>
 #include <vector>
 
+#include "dp/checkpoint.h"
 #include "dp/model.h"
 #include "dp/optimizer.h"
+
+namespace dp {
+class Dataset;
+}
 
 namespace dp::models {
 
@@ -65,6 +70,33 @@ Model convnext_tiny(const ImagenetOptions& options = {});
 // Four blocks of 6, 12, 24 and 16 layers. A layer reads the results of all earlier ones of its block and adds 32
 // channels.
 Model densenet121(const ImagenetOptions& options = {});
+// Inception blocks: four branches of different windows, joined along their channels. Without the auxiliary classifiers,
+// which torchvision also leaves out of its trained network.
+Model googlenet(const ImagenetOptions& options = {});
+
+struct VggOptions {
+  std::int64_t classes = 1000;
+  Shape input{3, 224, 224};
+  std::int64_t hidden = 4096;  // features of both hidden linear layers
+};
+// 8, 10, 13 or 16 convolutions of 3x3 with batch normalisation in five stages, and three linear layers with dropout .5
+// before two of them: torchvision's networks of the same names.
+Model vgg11_bn(const VggOptions& options = {});
+Model vgg13_bn(const VggOptions& options = {});
+Model vgg16_bn(const VggOptions& options = {});
+Model vgg19_bn(const VggOptions& options = {});
+
+struct CifarSpeedOptions {
+  std::int64_t classes = 10;
+  Shape input{3, 32, 32};   // at least 31 x 31
+  std::int64_t width = 64;  // channels of the first stage; the others have four times as many
+};
+// Three stages of two 3x3 convolutions with GELU behind a 2x2 convolution: the network with which airbench94 trains
+// CIFAR-10 in seconds.
+Model cifar_speed(const CifarSpeedOptions& options = {});
+// The first weights of its 2x2 convolution, `whiten.weight`: the principal directions of the 2x2 patches of the first
+// 5000 images, each divided by the standard deviation of the patches along it, and the negatives. They are not trained.
+NamedTensors cifar_speed_whitening(const Dataset& images);
 
 struct MlpOptions {
   Shape input{1, 28, 28};
@@ -85,6 +117,10 @@ struct Recipe {
   ScheduleKind schedule = ScheduleKind::cosine;
   std::vector<double> milestones{};  // for multistep, as fractions of the epochs
   std::int64_t batch_size = 128;     // global, for which the learning rate is meant
+  std::int64_t epochs = 0;           // 0: those of the data set
+  double warmup = 0;                 // as a fraction of the epochs
+  float label_smoothing = 0;
+  std::vector<std::string> freeze{};  // patterns of parameters, as --freeze has them
 };
 
 struct Entry {
@@ -92,6 +128,8 @@ struct Entry {
   std::string summary;  // one line for --list-models
   Recipe recipe;
   std::function<Model(const Shape& input, std::int64_t classes)> make;
+  // The first values of parameters that depend on the training images, or empty. The others are drawn.
+  std::function<NamedTensors(const Dataset& train)> first_weights{};
 };
 const std::vector<Entry>& registry();
 const Entry& find(std::string_view name);  // Error(usage) for an unknown name lists the names

@@ -40,6 +40,12 @@ TEST_CASE("the lists of models and of data sets are tables") {
         "shufflenet_v2_x1_0 depthwise convolutions on half of the channels: 2.3 M parameters\n"
         "convnext_tiny      depthwise 7x7 convolutions, layer normalisation, GELU: 28.6 M parameters\n"
         "densenet121        layers that read all earlier ones of their block: 8.0 M parameters\n"
+        "googlenet          inception blocks of four branches: 6.6 M parameters\n"
+        "vgg11_bn           8 convolutions of 3x3 and 3 linear layers: 132.9 M parameters\n"
+        "vgg13_bn           the same with 10 convolutions: 133.1 M parameters\n"
+        "vgg16_bn           the same with 13 convolutions: 138.4 M parameters\n"
+        "vgg19_bn           the same with 16 convolutions: 143.7 M parameters\n"
+        "cifar_speed        three stages of GELU and batch normalisation, for CIFAR-10: 2.0 M parameters\n"
         "mlp                one hidden layer of 128 units; the smallest example of a model\n");
   CHECK(printed({"--list-datasets"}, temp) ==
         "data set       image          classes  epochs  network\n"

@@ -103,9 +103,9 @@ TEST_CASE("every option and subcommand of dp_train is in the table of options") 
 TEST_CASE("every member of the trainer's and the engine's options is set by an option of the table or listed") {
   [[maybe_unused]] auto [epochs, max_steps, batch_size, optimizer, schedule, parallel, measure_split, shuffle, augment,
                          drop_last, workers, images_on, dataset_name, output_dir, save_every_epochs, save_every_steps,
-                         checkpoint_hist, resume, init, init_partial, classes_by_position, summary_file, trace_file,
-                         profile, dry_run, print_freq, eval_every, patience, record, program, resumed_with, given_by,
-                         stop, finish, unsaved] = dp::TrainerOptions{};
+                         checkpoint_hist, resume, init, first_weights, init_partial, classes_by_position, summary_file,
+                         trace_file, profile, dry_run, print_freq, eval_every, patience, record, program, resumed_with,
+                         given_by, stop, finish, unsaved] = dp::TrainerOptions{};
   [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, split_weights, bucket_bytes,
                          threads_per_replica, pin_threads, hurried, seed, deterministic, exact_convolutions, tf32,
                          autotune, graphs, logical_shards, pipeline, batch_norm, fold_norms, parameter_groups, amp,

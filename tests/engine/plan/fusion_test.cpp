@@ -27,8 +27,8 @@ std::string text_of(const Node& node) {
   text += ", " + to_string(node.input) + " to " + to_string(node.output);
   if (node.relu) text += ", relu";
   const bool pool = node.kind == NodeKind::max_pool || node.kind == NodeKind::avg_pool;
-  if ((pool && !node.global) || node.kind == NodeKind::conv) text += ", window " + text_of(node.window);
-  if (node.global) text += ", global";
+  if ((pool && !node.adaptive) || node.kind == NodeKind::conv) text += ", window " + text_of(node.window);
+  if (node.adaptive) text += ", adaptive";
   if (node.dropout)
     text += ", dropout " + std::to_string(static_cast<int>(100 * node.dropout->p)) + " % of layer " +
             std::to_string(node.dropout->layer);
@@ -61,7 +61,7 @@ Model every_layer(float p) {
   x = m.relu(m.add(x, first));
   x = m.relu(m.avg_pool2d(x, {.kernel = 3, .stride = 2, .padding = 1}));
   x = m.max_pool2d(m.relu(m.dropout("drop1", x, p)), {.kernel = 2, .stride = 1});
-  x = m.flatten(m.global_avg_pool2d(m.dropout("drop2", x, 0.5f)));
+  x = m.flatten(m.adaptive_avg_pool2d(m.dropout("drop2", x, 0.5f), {2, 1}));
   const auto left = m.linear("left", x, {.out_features = 4, .bias = false});
   return m.build(m.activation(m.add(left, m.linear("right", x, {.out_features = 4})), LeakyRelu{0.5f}));
 }
@@ -95,9 +95,9 @@ TEST_CASE("fusion: every field of every kind of node") {
       "relu: relu 3, (3, 2, 2) to (3, 2, 2)",
       "drop1: dropout 4, (3, 2, 2) to (3, 2, 2), dropout 25 % of layer 9",
       "relu+max_pool+drop2: max_pool 5, (3, 2, 2) to (3, 1, 1), relu, window 2,1,0, dropout 50 % of layer 12",
-      "avg_pool: avg_pool 6, (3, 1, 1) to (3, 1, 1), global",
-      "left: linear 7, (3, 1, 1) to (4,), weight 5, layer 15",
-      "right: linear 7, (3, 1, 1) to (4,), weight 6, bias 7, layer 16",
+      "avg_pool: avg_pool 6, (3, 1, 1) to (3, 2, 1), adaptive",
+      "left: linear 7, (3, 2, 1) to (4,), weight 5, layer 15",
+      "right: linear 7, (3, 2, 1) to (4,), weight 6, bias 7, layer 16",
       "add: add 8 9, (4,) to (4,)",
       "leaky_relu: activation 10, (4,) to (4,), slope 50 %"};
   CHECK(nodes_of(every_layer(0.25f), true) == expected);
@@ -105,9 +105,9 @@ TEST_CASE("fusion: every field of every kind of node") {
   // A dropout with p = 0 does nothing. Later nodes move up.
   expected.erase(expected.begin() + 5);
   expected[5] = "relu+max_pool+drop2: max_pool 4, (3, 2, 2) to (3, 1, 1), relu, window 2,1,0, dropout 50 % of layer 12";
-  expected[6] = "avg_pool: avg_pool 5, (3, 1, 1) to (3, 1, 1), global";
-  expected[7] = "left: linear 6, (3, 1, 1) to (4,), weight 5, layer 15";
-  expected[8] = "right: linear 6, (3, 1, 1) to (4,), weight 6, bias 7, layer 16";
+  expected[6] = "avg_pool: avg_pool 5, (3, 1, 1) to (3, 2, 1), adaptive";
+  expected[7] = "left: linear 6, (3, 2, 1) to (4,), weight 5, layer 15";
+  expected[8] = "right: linear 6, (3, 2, 1) to (4,), weight 6, bias 7, layer 16";
   expected[9] = "add: add 7 8, (4,) to (4,)";
   expected[10] = "leaky_relu: activation 9, (4,) to (4,), slope 50 %";
   CHECK(nodes_of(every_layer(0), true) == expected);
@@ -147,7 +147,7 @@ TEST_CASE("fusion: a product, a concatenation and a slice are nodes of their own
         std::vector<std::string>{
             "relu: relu -1, (3, 4, 4) to (3, 4, 4)", "slice: slice -1, (3, 4, 4) to (2, 4, 4), from 1",
             "concat: concat -1 0 1, (3, 4, 4) to (8, 4, 4), part (3, 4, 4), part (3, 4, 4), part (2, 4, 4)",
-            "avg_pool: avg_pool 2, (8, 4, 4) to (8, 1, 1), global",
+            "avg_pool: avg_pool 2, (8, 4, 4) to (8, 1, 1), adaptive",
             "multiply: multiply 2 3, (8, 4, 4) to (8, 4, 4), part (8, 4, 4), part (8, 1, 1)",
             "fc: linear 4, (8, 4, 4) to (2,), weight 0, bias 1, layer 7",
             "concat: concat 4 5, (128,) to (130,), part (128,), part (2,)"});

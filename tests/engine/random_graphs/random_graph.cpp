@@ -155,8 +155,8 @@ class GraphWriter {
 
   // Sometimes another function.
   void append_relu(const Place& x) {
-    static const std::vector<Function> functions{LeakyRelu{0.1f}, Elu{},       Sigmoid{}, Tanh{},
-                                                 Silu{},          HardSwish{}, Gelu{},    GeluTanh{}};
+    static const std::vector<Function> functions{LeakyRelu{0.1f}, Elu{},  Sigmoid{},  Tanh{},      Silu{},
+                                                 HardSwish{},     Gelu{}, GeluTanh{}, Times{-0.5f}};
     put(chance(0.75f) ? m_.relu(x.node) : m_.activation(x.node, one_of(functions)), x.shape);
   }
   void append_dropout(const Place& x) {
@@ -238,14 +238,20 @@ class GraphWriter {
   }
 
   void append_pool(const Place& x, bool largest) {
+    if (!largest && chance(0.3f)) {
+      const HW size(one_of<int>({1, 2, 3}), one_of<int>({1, 2, 4}));
+      return put(m_.adaptive_avg_pool2d(x.node, size), Shape{x.shape[0], size.h, size.w});
+    }
     int kernel = one_of<int>({2, 3}), padding = chance(0.5f) ? kernel / 2 : 0;
     if (!fits(x.shape, kernel, padding)) kernel = 1, padding = 0;
     const int stride = chance(0.5f) ? 1 : 2;
     const Shape shape = window_output(x.shape, x.shape[0], kernel, stride, padding);
-    if (largest)
-      put(m_.max_pool2d(x.node, {.kernel = kernel, .stride = stride, .padding = padding}), shape);
-    else
-      put(m_.avg_pool2d(x.node, {.kernel = kernel, .stride = stride, .padding = padding}), shape);
+    if (!largest) return put(m_.avg_pool2d(x.node, {.kernel = kernel, .stride = stride, .padding = padding}), shape);
+    // In ceil mode a row or column that is left over has a window of its own.
+    const bool ceil_mode = chance(0.3f) && padding == 0 && stride == 2;
+    const auto left_over = [&](int axis) { return ceil_mode && (x.shape[axis] - kernel) % 2 != 0; };
+    put(m_.max_pool2d(x.node, {.kernel = kernel, .stride = stride, .padding = padding, .ceil_mode = ceil_mode}),
+        Shape{shape[0], shape[1] + left_over(1), shape[2] + left_over(2)});
   }
 
   static bool fits(const Shape& x, int kernel, int padding) { return std::min(x[1], x[2]) + 2 * padding >= kernel; }
