@@ -6,6 +6,7 @@
 #include <dp/run_options.h>
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <string_view>
@@ -151,7 +152,7 @@ void set_defaults(const Choices& choices, dp::TrainerOptions& options, const dp:
 // The recipe's part of the epochs, unless another schedule or a warm-up is chosen.
 void set_warmup(dp::TrainerOptions& options, const dp::models::Recipe& recipe, const Choices& choices) {
   if (!choices.contains("lr-warmup-epochs") && options.schedule.kind == recipe.schedule)
-    options.schedule.warmup_epochs = recipe.warmup * static_cast<double>(options.epochs);
+    options.schedule.warmup_epochs = std::round(recipe.warmup * static_cast<double>(options.epochs) * 1e6) / 1e6;
 }
 
 // Milestones are parts of the number of epochs, unless they are given.

@@ -93,7 +93,8 @@ TEST_CASE("gradients of max-pools equal difference quotients, also with fused Re
   Random random(22, RandomUse::synthetic);
   const std::vector<std::int64_t> samples{5, 9};
   const kernels::StepInputs inputs{.seed = 3, .step = 8};
-  for (const Window& window : {Window{2, 2, 0}, Window{3, 2, 1}, Window{3, 1, 1}, Window{2, 2, 1}})
+  for (const Window& window : {Window{2, 2, 0}, Window{3, 2, 1}, Window{3, 1, 1}, Window{2, 2, 1},
+                               Window{{2, 3}, 2, {0, 1}}, Window{2, 2, 1, 2}, Window{3, 2, 0, 1, {0, 1}}})
     for (const bool relu : {false, true})
       for (const bool drops : {false, true}) {
         INFO("kernel " << window.kernel.h << " stride " << window.stride.h << " relu " << relu << " dropout " << drops);

@@ -1,5 +1,7 @@
 // The reference's backward of normalisations, average pools and additions against central differences of the
 // forward, in float64.
+#include <iterator>
+
 #include "kernels/differences.h"
 #include "kernels/layer_calls.h"
 #include "kernels/norm_calls.h"
@@ -56,11 +58,13 @@ TEST_CASE("gradients of group and layer normalisation equal difference quotients
 TEST_CASE("gradients of average pools equal difference quotients") {
   OpRig rig(DeviceKind::reference);
   Random random(64, RandomUse::synthetic);
-  const kernels::Window windows[] = {{2, 2, 0}, {3, 2, 1}, {3, 1, 1}};
-  for (int i = 0; i < 4; ++i) {
-    const kernels::Window* window = i < 3 ? &windows[i] : nullptr;
+  const kernels::Window windows[] = {{2, 2, 0}, {3, 2, 1}, {3, 1, 1}, {{2, 3}, {2, 1}, {0, 1}}};
+  const Shape adaptive[] = {{2, 2, 1, 1}, {2, 2, 3, 4}, {2, 2, 7, 2}};
+  for (std::size_t i = 0; i < std::size(windows) + std::size(adaptive); ++i) {
+    const kernels::Window* window = i < std::size(windows) ? &windows[i] : nullptr;
     HostTensor x = random_tensor({2, 2, 5, 6}, random);
-    const HostTensor dy = random_tensor(window ? window_output(x.shape, 2, *window) : Shape{2, 2, 1, 1}, random);
+    const HostTensor dy =
+        random_tensor(window ? window_output(x.shape, 2, *window) : adaptive[i - std::size(windows)], random);
     const auto run = [&] { return avg_pool2d(rig, x, dy, window, Layouts::plain); };
     const HostTensor dx = run().dx;
     CHECK(relative_error(dx, difference_quotients(x, [&] { return dot(run().y, dy); })) <= 1e-9);
