@@ -37,7 +37,7 @@ class CifarSpeedBuilder {
     x = gelu(norm(name + ".norm1", x));
     return gelu(norm(name + ".norm2", conv(name + ".conv2", x, channels)));
   }
-  // At first a convolution passes its input on: as many output channels are the input's, and the others are random.
+  // The first output channels start as copies of the input channels.
   Node conv(const std::string& name, Node x, std::int64_t channels) {
     return m_.conv2d(
         name, x,
@@ -53,7 +53,7 @@ constexpr std::size_t kPatch = 12;  // three channels of 2x2 pixels
 using Patch = std::array<double, kPatch>;
 using Matrix = std::array<Patch, kPatch>;
 
-// The patch of normalised pixels whose upper left corner is in this row and column.
+// The 2x2 patch of normalised pixels at this position. row, column: of its upper left pixel.
 Patch patch_at(const std::vector<std::uint8_t>& bytes, const Shape& shape, const Normalization& normal,
                std::int64_t row, std::int64_t column) {
   Patch patch;
@@ -67,7 +67,7 @@ Patch patch_at(const std::vector<std::uint8_t>& bytes, const Shape& shape, const
   return patch;
 }
 
-// The mean of the products of every two values of a patch, over all patches of the first 5000 images.
+// The second moments of the patches of the first 5000 images.
 Matrix patch_moments(const Dataset& images) {
   const Shape shape = images.image_shape();
   const std::int64_t count = std::min<std::int64_t>(images.size(), 5000);

@@ -149,7 +149,7 @@ void set_defaults(const Choices& choices, dp::TrainerOptions& options, const dp:
   if (!choices.contains("output-loss")) options.parallel.label_smoothing = recipe.label_smoothing;
 }
 
-// The recipe's part of the epochs, unless another schedule or a warm-up is chosen.
+// Applies the recipe's warm-up, unless the user chose another schedule or a warm-up.
 void set_warmup(dp::TrainerOptions& options, const dp::models::Recipe& recipe, const Choices& choices) {
   if (!choices.contains("lr-warmup-epochs") && options.schedule.kind == recipe.schedule)
     options.schedule.warmup_epochs = std::round(recipe.warmup * static_cast<double>(options.epochs) * 1e6) / 1e6;

@@ -13,7 +13,7 @@ TensorDesc read_as(const Planner& plan, const PlanValue& value, const Shape& per
   return value.desc.shape == flat.shape ? plan.computed(value.desc) : flat;
 }
 
-// The factors for a multiplication with x. On images of one pixel they have x's shape, and so must have its layout.
+// MultiplyForward reads factors of x's shape in x's layout. On images of one pixel the factors have this shape.
 PlanValue factors_for(Planner& plan, PlanSteps& steps, const Node& node, const PlanValue& factors,
                       const TensorDesc& x) {
   return factors.desc.shape == x.shape ? plan.as(steps, node.name, factors, x) : factors;

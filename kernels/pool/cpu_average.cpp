@@ -127,7 +127,7 @@ class GlobalPoolBackwardOp final : public GlobalPoolOp {
   }
 };
 
-// Means over cells that depend on the sizes (adaptive_cells), and their gradient. A thread has whole planes.
+// Adaptive average pools (adaptive_cells) and their gradient. Each thread computes whole planes.
 class AdaptivePoolOp : public HostOp {
  public:
   std::string implementation() const override { return "own:simd"; }
@@ -139,7 +139,7 @@ class AdaptivePoolOp : public HostOp {
 
   AdaptiveCells rows(std::int64_t at) const { return adaptive_cells(at, views_.large.h, views_.pooled.h); }
   AdaptiveCells cols(std::int64_t at) const { return adaptive_cells(at, views_.large.w, views_.pooled.w); }
-  // The cells of the output that have row, or column, `at` of the input.
+  // The output rows, or columns, that read row, or column, `at` of the input.
   AdaptiveCells rows_over(std::int64_t at) const { return adaptive_cells(at, views_.pooled.h, views_.large.h); }
   AdaptiveCells cols_over(std::int64_t at) const { return adaptive_cells(at, views_.pooled.w, views_.large.w); }
   static float share(const AdaptiveCells& rows, const AdaptiveCells& cols) {
@@ -179,10 +179,11 @@ class AdaptivePoolForwardOp final : public AdaptivePoolOp {
         T* y = static_cast<T*>(args.y) + to;
         for (std::int64_t i = 0; i < views_.pooled.h; ++i)
           for (std::int64_t j = 0; j < views_.pooled.w; ++j, y += block) {
+            const AdaptiveCells in_rows = rows(i), in_cols = cols(j);
             typename V::Floats sum{};
-            for (std::int64_t r = rows(i).first; r < rows(i).end; ++r)
-              for (std::int64_t c = cols(j).first; c < cols(j).end; ++c) sum += V::load(x + (r * width + c) * block);
-            V::store(y, sum * share(rows(i), cols(j)));
+            for (std::int64_t r = in_rows.first; r < in_rows.end; ++r)
+              for (std::int64_t c = in_cols.first; c < in_cols.end; ++c) sum += V::load(x + (r * width + c) * block);
+            V::store(y, sum * share(in_rows, in_cols));
           }
       });
     });
@@ -205,9 +206,10 @@ class AdaptivePoolBackwardOp final : public AdaptivePoolOp {
         T* dx = static_cast<T*>(args.dx) + to;
         for (std::int64_t r = 0; r < views_.large.h; ++r)
           for (std::int64_t c = 0; c < views_.large.w; ++c, dx += block) {
+            const AdaptiveCells out_rows = rows_over(r), out_cols = cols_over(c);
             typename V::Floats sum{};
-            for (std::int64_t i = rows_over(r).first; i < rows_over(r).end; ++i)
-              for (std::int64_t j = cols_over(c).first; j < cols_over(c).end; ++j)
+            for (std::int64_t i = out_rows.first; i < out_rows.end; ++i)
+              for (std::int64_t j = out_cols.first; j < out_cols.end; ++j)
                 sum += V::load(dy + (i * width + j) * block) * share(rows(i), cols(j));
             V::store(dx, sum);
           }

@@ -19,7 +19,8 @@ struct PoolSide {
   std::int64_t end(std::int64_t begin, std::int64_t size) const {
     return std::min(kernel, (size - begin + dilation - 1) / dilation);
   }
-  // The windows that cover a row or column, between their cells too: first_over .. last_over.
+  // The windows whose span contains row or column `at`: first_over .. last_over. If they are dilated, `at` may be
+  // between two of their cells.
   std::int64_t first_over(std::int64_t at) const {
     return std::max<std::int64_t>(0, (at + padding - dilation * (kernel - 1) - 1 + stride) / stride);
   }

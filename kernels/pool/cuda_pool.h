@@ -63,22 +63,24 @@ __device__ __forceinline__ long long place(const Image& image, const Cell& cell)
   return (static_cast<long long>(cell.sample) * image.channels + cell.channel) * plane + pixel;
 }
 
-// first to last: the cells k of the window that begins at `begin` which are inside an image of `size` cells; or the
-// windows that cover row (or column) `at` of the large image, between their cells too.
+// From `first` to `last`, both included.
 struct PoolRange {
   int first, last;
 };
+// The cells k of a window that are inside an image of `size` rows or columns. The window begins at `begin`.
 __device__ __forceinline__ PoolRange cells_inside(const PoolSide& side, int begin, unsigned size) {
   const int behind = (static_cast<int>(size) - 1 - begin) / side.dilation;
   return {begin < 0 ? (side.dilation - 1 - begin) / side.dilation : 0, behind < side.kernel ? behind : side.kernel - 1};
 }
+// The windows whose span contains row or column `at` of the large image. If they are dilated, `at` may be between two
+// of their cells.
 __device__ __forceinline__ PoolRange windows_over(const PoolSide& side, int at, unsigned pooled) {
   const int from = at + side.padding - (side.kernel - 1) * side.dilation, last = (at + side.padding) / side.stride,
             most = static_cast<int>(pooled) - 1;
   return {from > 0 ? (from + side.stride - 1) / side.stride : 0, last < most ? last : most};
 }
-// The rows (or columns) of a side of `input` cells that cell `at` of `output` has in an adaptive pool. With both sizes
-// exchanged: the outputs that have an input cell.
+// The input rows or columns of output cell `at` of an adaptive pool. With `input` and `output` exchanged: the output
+// cells that read input cell `at`.
 __device__ __forceinline__ PoolRange adaptive_range(unsigned at, unsigned input, unsigned output) {
   const auto whole = [&](unsigned long long cells) { return static_cast<int>(cells / output); };
   return {whole(static_cast<unsigned long long>(at) * input),

@@ -53,7 +53,7 @@ inline void check_avg_pool(const OpCheck& op, const TensorDesc& x, const TensorD
   op.require(x.shape[2] >= 1 && x.shape[3] >= 1, "the images are empty");
   op.require(y.shape[2] >= 1 && y.shape[3] >= 1, "the output is empty");
 }
-// The cells of an input side that cell `at` of an adaptive pool's output has: first to end - 1.
+// The input rows or columns first .. end - 1 of output cell `at` of an adaptive pool.
 struct AdaptiveCells {
   std::int64_t first, end;
 };

@@ -106,7 +106,7 @@ std::unique_ptr<HostOp> make(const MaxPool2dBackward& desc) { return std::make_u
 
 namespace {
 
-// Input cells, and by how many their sum is divided.
+// The input cells first .. end - 1 of one output cell. Their sum is divided by `count`.
 struct Mean {
   std::int64_t first, end, count;
 };

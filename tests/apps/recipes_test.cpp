@@ -339,7 +339,7 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
   }
 }
 
-// Patches of images whose pixels depend on each other: their whitened values do not.
+// Neighbouring pixels of these images are correlated. The filters' results are not.
 TEST_CASE("cifar_speed begins with filters that whiten the patches of the training images") {
   const DatasetPair drawn = datasets::digits();
   class Coloured final : public dp::Dataset {

@@ -81,8 +81,9 @@ struct ImageSet {
 // not fit them.
 std::shared_ptr<const ImageSet> read_images(const Dataset& dataset, int threads = 1);
 
-// The same data set, but an image whose read() throws Error(data) is replaced by the next readable image of its class,
-// in the order of the data set; read() throws if there is none. Throws Error(usage) if the data set has targets.
+// The same data set without unreadable images. If read() throws Error(data) for an image, the next readable image of
+// the same class is used instead. If the class has no readable image, Error(data) is thrown. Error(usage) for a data
+// set with targets: another image has other targets.
 std::shared_ptr<const Dataset> replace_bad_images(std::shared_ptr<const Dataset> dataset);
 struct ImageCheck {
   std::vector<std::string> faults;  // of the images that cannot be read, with their paths, in the order of the data set

@@ -157,7 +157,7 @@ struct GeluTanh {  // PyTorch's GELU(approximate='tanh'): x * (1 + tanh(sqrt(2 /
   }
 };
 
-struct Times {  // factor * x, as of logits; with -1 an addition becomes a subtraction
+struct Times {  // factor * x
   static constexpr const char* kName = "times";
   float factor = 1;
 

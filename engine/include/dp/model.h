@@ -18,7 +18,7 @@ enum class InitKind {
   uniform,   // in [-value, value]
   normal,    // mean 0, standard deviation value
   constant,  // value
-  dirac,     // filters: the first one passes the first channel on, and so forth; those beyond the channels are uniform
+  dirac,     // filter i copies input channel i; filters beyond the number of input channels are uniform
 };
 struct Init {
   InitKind kind = InitKind::uniform;
@@ -27,8 +27,8 @@ struct Init {
 
 // Initial weights of a convolution. PyTorch's default also sets the bias. With the other values the bias is zero:
 // kaiming_normal_ for a ReLU, as in torchvision's residual networks (fan_out) and DenseNets (fan_in), or a normal
-// distribution with a standard deviation of 0.01 or 0.02, as in its GoogLeNet and its ConvNeXts. dirac: each input
-// channel is passed on (torch.nn.init.dirac_), and further filters have PyTorch's default.
+// distribution with a standard deviation of 0.01 or 0.02, as in its GoogLeNet and its ConvNeXts. dirac: the first
+// filters copy the input channels, as torch.nn.init.dirac_ does; the other filters have PyTorch's default.
 enum class ConvInit { torch_default, kaiming_normal_fan_out, kaiming_normal_fan_in, normal_001, normal_002, dirac };
 
 // Zeros around an image: so many rows above and below it, and columns left and right.
@@ -105,7 +105,7 @@ struct MaxPool2d {
   std::optional<HW> stride{};  // empty: the kernel; always set in a Model
   HW padding = 0;              // never the maximum
   HW dilation = 1;             // distance between the cells of the window
-  bool ceil_mode = false;      // the last windows may reach beyond the padding, if they begin before it
+  bool ceil_mode = false;      // rounds the size of the output up instead of down
 };
 struct AvgPool2d {  // padding counts as zeros in the mean
   HW kernel = 2;

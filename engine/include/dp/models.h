@@ -94,8 +94,9 @@ struct CifarSpeedOptions {
 // Three stages of two 3x3 convolutions with GELU behind a 2x2 convolution: the network with which airbench94 trains
 // CIFAR-10 in seconds.
 Model cifar_speed(const CifarSpeedOptions& options = {});
-// The first weights of its 2x2 convolution, `whiten.weight`: the principal directions of the 2x2 patches of the first
-// 5000 images, each divided by the standard deviation of the patches along it, and the negatives. They are not trained.
+// The initial values of `whiten.weight`, its 2x2 convolution. The first 12 filters are the principal directions of the
+// 2x2 patches of the first 5000 images. Each is divided by the standard deviation of the patches along it. The other 12
+// filters are their negatives. The recipe freezes them.
 NamedTensors cifar_speed_whitening(const Dataset& images);
 
 struct MlpOptions {
@@ -128,7 +129,7 @@ struct Entry {
   std::string summary;  // one line for --list-models
   Recipe recipe;
   std::function<Model(const Shape& input, std::int64_t classes)> make;
-  // The first values of parameters that depend on the training images, or empty. The others are drawn.
+  // Computes initial values of some parameters from the training images. The others are drawn. May be empty.
   std::function<NamedTensors(const Dataset& train)> first_weights{};
 };
 const std::vector<Entry>& registry();

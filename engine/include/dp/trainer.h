@@ -46,7 +46,8 @@ struct TrainerOptions {
   int checkpoint_hist = 0;             // number of latest checkpoints to keep as step-N, besides `last` and `best`
   std::string resume{};  // a checkpoint folder, a run folder, or "auto" (the newest in output_dir, if any)
   std::string init{};    // a safetensors file with weights; ignored if "auto" finds a checkpoint
-  // Without `init` and `resume`: some of the first weights. Empty: all are drawn. Called on rank 0 only.
+  // Returns initial values of some parameters; the others are drawn. Called on rank 0 of a new run without `init`. May
+  // be empty.
   std::function<NamedTensors()> first_weights{};
   bool init_partial = false;  // use the tensors of `init` that fit and report the rest; false: all must fit
   // `resume` and `init` require the class names of the data set to be those that the weights were trained with. true:
