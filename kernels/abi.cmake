@@ -1,7 +1,7 @@
 # DP_ABI_HASH: a hash of the shared headers and the compiler's ABI, which must be equal in program and plugin.
 file(GLOB dp_abi_headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/engine/include/dp/*.h)
 foreach(header comm/communicator comm/mpi/mpi_plugin comm/wire device/backend device/plugin device/trace_ring layout op ops step_state
-    conv/op elementwise/op fused/members fused/op images/op linear/op loss/op norm/op pool/op update/op update/update_rules)
+    channels/op conv/op elementwise/op fused/members fused/op images/op linear/op loss/op norm/op pool/op resample/op update/op update/update_rules)
   list(APPEND dp_abi_headers ${PROJECT_SOURCE_DIR}/kernels/${header}.h)
 endforeach()
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${dp_abi_headers})

@@ -13,6 +13,7 @@
 #include <string>
 #include <variant>
 
+#include "kernels/channels/op.h"
 #include "kernels/conv/op.h"
 #include "kernels/elementwise/op.h"
 #include "kernels/fused/op.h"
@@ -22,6 +23,7 @@
 #include "kernels/norm/op.h"
 #include "kernels/op.h"
 #include "kernels/pool/op.h"
+#include "kernels/resample/op.h"
 #include "kernels/update/op.h"
 
 namespace dp::kernels {
@@ -30,12 +32,13 @@ using OpDesc =
     std::variant<Conv2dForward, Conv2dBackwardData, Conv2dBackwardWeights, LinearForward, LinearBackwardData,
                  LinearBackwardWeights, ReluForward, ReluBackward, FunctionForward, FunctionBackward, MaxPool2dForward,
                  MaxPool2dBackward, AvgPool2dForward, AvgPool2dBackward, AddForward, MultiplyForward, MultiplyBackward,
-                 CopyChannels, BatchNormMoments, BatchNormMerge, BatchNormTrack, BatchNormRunning, BatchNormFold,
-                 BatchNormForward, BatchNormBackwardSums, BatchNormBackward, GroupNormForward, GroupNormBackward,
-                 NormConv2dForward, NormConv2dBackwardData, NormConv2dBackwardWeights, LinearDropoutForward,
-                 Conv2dPoolForward, Conv2dReluBackwardData, LinearPoolBackwardData, LinearReluBackward, LinearLoss,
-                 DropoutApply, DropFactors, SoftmaxCrossEntropy, LossOfOutputs, Reorder, Fill, Accumulate,
-                 MovingAverage, OptimizerUpdate, GradNormPartials, GradNormFinish, GatherImages>;
+                 CopyChannels, ResampleForward, ResampleBackward, ChannelwiseForward, ChannelwiseBackward,
+                 SoftmaxForward, SoftmaxBackward, BatchNormMoments, BatchNormMerge, BatchNormTrack, BatchNormRunning,
+                 BatchNormFold, BatchNormForward, BatchNormBackwardSums, BatchNormBackward, GroupNormForward,
+                 GroupNormBackward, NormConv2dForward, NormConv2dBackwardData, NormConv2dBackwardWeights,
+                 LinearDropoutForward, Conv2dPoolForward, Conv2dReluBackwardData, LinearPoolBackwardData,
+                 LinearReluBackward, LinearLoss, DropoutApply, DropFactors, SoftmaxCrossEntropy, LossOfOutputs, Reorder,
+                 Fill, Accumulate, MovingAverage, OptimizerUpdate, GradNormPartials, GradNormFinish, GatherImages>;
 
 const char* name_of(const OpDesc& desc);    // for plans and errors, e.g. "conv2d_forward"
 std::string shapes_of(const OpDesc& desc);  // for errors: " x (64, 1, 28, 28) w (32, 1, 3, 3)"

@@ -12,6 +12,8 @@ namespace {
   throw Error(ErrorCode::usage, "layer '" + layer + "': " + why);
 }
 
+constexpr int kLargestSide = 1 << 24;  // of a resampled image, which kernels count in float32
+
 // One direction of a window.
 struct Side {
   int kernel, stride, padding, dilation = 1, more_behind = 0;
@@ -61,6 +63,26 @@ Shape pooled_shape(const char* layer, const Shape& in, const Pool& pool, HW dila
   return {in[0], side(1, &HW::h), side(2, &HW::w)};
 }
 
+Dropout checked_dropout(const std::string& name, const Shape& in, const Dropout& dropout) {
+  if (!(dropout.p >= 0.0f && dropout.p < 1.0f)) fail(name, "p must be in [0, 1)");
+  if (dropout.unit != Dropout::Unit::element && in.rank() != 3)
+    fail(name, "requires an input of (C, H, W), not " + to_string(in));
+  return dropout;
+}
+
+// The size of one side of a transposed convolution's output.
+std::int64_t transposed_size(const std::string& name, std::int64_t size, const ConvTranspose2d& conv, int HW::*side) {
+  const int kernel = conv.kernel.*side, stride = conv.stride.*side, padding = conv.padding.*side,
+            dilation = conv.dilation.*side, more = conv.output_padding.*side;
+  if (kernel < 1 || stride < 1 || padding < 0 || dilation < 1)
+    fail(name, "kernel, stride and dilation must be positive; padding must not be negative");
+  if (more < 0 || more >= stride) fail(name, "output_padding must be less than the stride, and not negative");
+  const std::int64_t count =
+      (size - 1) * stride - 2 * std::int64_t{padding} + std::int64_t{dilation} * (kernel - 1) + 1 + more;
+  if (count < 1) fail(name, "the padding leaves nothing of the output");
+  return count;
+}
+
 struct LinearInit {
   Init weight, bias;
 };
@@ -78,20 +100,20 @@ std::int64_t Model::parameter_count() const {
   return count;
 }
 
-ModelBuilder::ModelBuilder(std::string name, const Shape& input) {
+GraphBuilder::GraphBuilder(std::string name, const Shape& input) {
   if ((input.rank() != 1 && input.rank() != 3) || input.numel() == 0)
     fail("input", "must be (C, H, W) or (features) without empty dimensions, not " + to_string(input));
   model_.name_ = std::move(name);
   model_.layers_.push_back({"input", Input{}, {}, input});
 }
 
-const Shape& ModelBuilder::shape_of(Node x, const std::string& reader) const {
+const Shape& GraphBuilder::shape_of(Node x, const std::string& reader) const {
   if (x.index < 0 || x.index >= static_cast<int>(model_.layers_.size()))
     fail(reader, "reads a node that does not exist");
   return model_.layers_[static_cast<std::size_t>(x.index)].output;
 }
 
-ModelBuilder::Node ModelBuilder::append(std::string name, LayerKind kind, std::vector<int> inputs,
+GraphBuilder::Node GraphBuilder::append(std::string name, LayerKind kind, std::vector<int> inputs,
                                         const Shape& output) {
   const int index = static_cast<int>(model_.layers_.size());
   if (name.empty()) name = "layer" + std::to_string(index);
@@ -101,8 +123,16 @@ ModelBuilder::Node ModelBuilder::append(std::string name, LayerKind kind, std::v
   return {index};
 }
 
-void ModelBuilder::parameter(const std::string& name, const Shape& shape, Node node, const Init& init) {
+void GraphBuilder::parameter(const std::string& name, const Shape& shape, Node node, const Init& init) {
   model_.parameters_.push_back({name, shape, node.index, init});
+}
+
+void GraphBuilder::buffer(const BufferSpec& buffer) { model_.buffers_.push_back(buffer); }
+
+Model GraphBuilder::build(Node output) {
+  if (output.index + 1 != static_cast<int>(model_.layers_.size()))
+    fail("output", "must be the node that was added last");
+  return std::move(model_);
 }
 
 ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const Conv2d& given) {
@@ -139,6 +169,24 @@ ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const C
   return node;
 }
 
+ModelBuilder::Node ModelBuilder::conv_transpose2d(const std::string& name, Node x, const ConvTranspose2d& options) {
+  const Shape in = shape_of(x, name);
+  if (in.rank() != 3) fail(name, "requires an input of (C, H, W), not " + to_string(in));
+  if (options.out_channels < 1) fail(name, "out_channels must be positive");
+  if (options.groups < 1 || in[0] % options.groups != 0 || options.out_channels % options.groups != 0)
+    fail(name, std::to_string(options.groups) + " groups do not divide " + std::to_string(in[0]) + " input and " +
+                   std::to_string(options.out_channels) + " output channels");
+  const Shape out{options.out_channels, transposed_size(name, in[1], options, &HW::h),
+                  transposed_size(name, in[2], options, &HW::w)};
+  const Node node = append(name, options, {x.index}, out);
+  const Shape weight{in[0], options.out_channels / options.groups, options.kernel.h, options.kernel.w};
+  // PyTorch's fan_in of these weights is that of the convolution in the other direction.
+  const Init uniform{InitKind::uniform, 1.0f / std::sqrt(static_cast<float>(weight.numel() / weight[0]))};
+  parameter(name + ".weight", weight, node, uniform);
+  if (options.bias) parameter(name + ".bias", Shape{options.out_channels}, node, uniform);
+  return node;
+}
+
 ModelBuilder::Node ModelBuilder::batch_norm2d(const std::string& name, Node x, const BatchNorm2d& options) {
   const Shape in = shape_of(x, name);
   if (in.rank() != 3) fail(name, "batch normalisation requires an input of (C, H, W), not " + to_string(in));
@@ -148,10 +196,9 @@ ModelBuilder::Node ModelBuilder::batch_norm2d(const std::string& name, Node x, c
   const Shape channels{in[0]};
   parameter(name + ".weight", channels, node, {InitKind::constant, 1});
   parameter(name + ".bias", channels, node, {InitKind::constant, 0});
-  model_.buffers_.push_back({name + ".running_mean", channels, DType::f32, node.index, BufferKind::running_mean});
-  model_.buffers_.push_back({name + ".running_var", channels, DType::f32, node.index, BufferKind::running_var});
-  model_.buffers_.push_back(
-      {name + ".num_batches_tracked", Shape{}, DType::i64, node.index, BufferKind::num_batches_tracked});
+  buffer({name + ".running_mean", channels, DType::f32, node.index, BufferKind::running_mean});
+  buffer({name + ".running_var", channels, DType::f32, node.index, BufferKind::running_var});
+  buffer({name + ".num_batches_tracked", Shape{}, DType::i64, node.index, BufferKind::num_batches_tracked});
   return node;
 }
 
@@ -238,6 +285,29 @@ ModelBuilder::Node ModelBuilder::add(Node a, Node b) {
   return append("", Add{}, {a.index, b.index}, in);
 }
 
+ModelBuilder::Node ModelBuilder::subtract(Node a, Node b) {
+  const Shape in = shape_of(a, "subtract");
+  const Shape other = shape_of(b, "subtract");
+  if (in != other)
+    fail("subtract", "requires two tensors of one shape, not " + to_string(in) + " and " + to_string(other));
+  if (a.index == b.index) fail("subtract", "requires two different nodes");
+  return add(a, activation(b, Times{-1}));
+}
+
+ModelBuilder::Node ModelBuilder::prelu(const std::string& name, Node x, const PRelu& options) {
+  const Shape in = shape_of(x, name);
+  if (options.num_parameters != 1 && options.num_parameters != in[0])
+    fail(name, "num_parameters must be 1 or " + std::to_string(in[0]) + ", the number of channels");
+  const Node node = append(name, options, {x.index}, in);
+  parameter(name + ".weight", Shape{options.num_parameters}, node, {InitKind::constant, options.init});
+  return node;
+}
+
+ModelBuilder::Node ModelBuilder::softmax(Node x) {
+  const Shape in = shape_of(x, "softmax");
+  return append("", Softmax{}, {x.index}, in);
+}
+
 ModelBuilder::Node ModelBuilder::multiply(Node a, Node b) {
   const Shape of_a = shape_of(a, "multiply"), of_b = shape_of(b, "multiply");
   const auto spreads = [](const Shape& factor, const Shape& over) {
@@ -305,32 +375,50 @@ ModelBuilder::Node ModelBuilder::adaptive_avg_pool2d(Node x, HW output) {
   return append("", AdaptiveAvgPool2d{output}, {x.index}, Shape{in[0], output.h, output.w});
 }
 
-ModelBuilder::Node ModelBuilder::dropout(const std::string& name, Node x, const Dropout& options) {
-  const Shape in = shape_of(x, name);
-  if (!(options.p >= 0.0f && options.p < 1.0f)) fail(name, "p must be in [0, 1)");
-  if (options.unit != Dropout::Unit::element && in.rank() != 3)
-    fail(name, "requires an input of (C, H, W), not " + to_string(in));
-  return append(name, options, {x.index}, in);
+ModelBuilder::Node ModelBuilder::upsample(Node x, const Upsample& given) {
+  Upsample options = given;
+  const Shape in = shape_of(x, "upsample");
+  if (in.rank() != 3) fail("upsample", "requires an input of (C, H, W), not " + to_string(in));
+  if (given.size.has_value() == given.scale_factor.has_value()) fail("upsample", "requires a size or a scale_factor");
+  if (given.align_corners && given.mode != Upsample::Mode::bilinear)
+    fail("upsample", "align_corners requires the mode bilinear");
+  if (given.scale_factor) {
+    const auto scaled = [&](int axis) {
+      const double size = static_cast<double>(in[axis]) * *given.scale_factor;
+      if (!(size >= 1 && size < kLargestSide)) fail("upsample", "scale_factor does not fit " + to_string(in));
+      return static_cast<int>(size);
+    };
+    options.size = HW{scaled(1), scaled(2)};
+  }
+  const HW size = *options.size;
+  if (size.h < 1 || size.w < 1 || std::max(size.h, size.w) >= kLargestSide)
+    fail("upsample", "the output must have from 1 to 2^24 - 1 rows and columns");
+  return append("", options, {x.index}, Shape{in[0], size.h, size.w});
+}
+
+ModelBuilder::Node ModelBuilder::zero_pad2d(Node x, const ZeroPad2d& padding) {
+  const Shape in = shape_of(x, "zero_pad2d");
+  if (in.rank() != 3) fail("zero_pad2d", "requires an input of (C, H, W), not " + to_string(in));
+  const std::int64_t rows = in[1] + padding.top + padding.bottom, cols = in[2] + padding.left + padding.right;
+  if (rows < 1 || cols < 1) fail("zero_pad2d", "nothing is left of " + to_string(in));
+  return append("", padding, {x.index}, Shape{in[0], rows, cols});
 }
 
 ModelBuilder::Node ModelBuilder::dropout(const std::string& name, Node x, float p) {
-  return dropout(name, x, Dropout{p});
+  const Shape in = shape_of(x, name);
+  return append(name, checked_dropout(name, in, {p}), {x.index}, in);
 }
 ModelBuilder::Node ModelBuilder::dropout2d(const std::string& name, Node x, float p) {
-  return dropout(name, x, {p, Dropout::Unit::channel});
+  const Shape in = shape_of(x, name);
+  return append(name, checked_dropout(name, in, {p, Dropout::Unit::channel}), {x.index}, in);
 }
 ModelBuilder::Node ModelBuilder::stochastic_depth(const std::string& name, Node x, float p) {
-  return dropout(name, x, {p, Dropout::Unit::sample});
+  const Shape in = shape_of(x, name);
+  return append(name, checked_dropout(name, in, {p, Dropout::Unit::sample}), {x.index}, in);
 }
 
 ModelBuilder::Node ModelBuilder::flatten(Node x) {
   return append("", Flatten{}, {x.index}, Shape{shape_of(x, "flatten").numel()});
-}
-
-Model ModelBuilder::build(Node output) {
-  if (output.index + 1 != static_cast<int>(model_.layers_.size()))
-    fail("output", "must be the node that was added last");
-  return std::move(model_);
 }
 
 }  // namespace dp

@@ -1,4 +1,5 @@
-// Layers that multiply by a factor for each channel or pixel, join tensors along their channels, or take some channels.
+// Layers that multiply by a factor for each channel or pixel, join tensors along their channels, or take some channels;
+// PReLU and softmax.
 #include "engine/layers/layers.h"
 
 namespace dp::engine {
@@ -17,6 +18,14 @@ TensorDesc read_as(const Planner& plan, const PlanValue& value, const Shape& per
 PlanValue factors_for(Planner& plan, PlanSteps& steps, const Node& node, const PlanValue& factors,
                       const TensorDesc& x) {
   return factors.desc.shape == x.shape ? plan.as(steps, node.name, factors, x) : factors;
+}
+
+// Sets x and y of `result`, in one layout. Rows of features are row-major.
+void read_operands(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
+  TensorDesc wanted = read_as(plan, x, node.input);
+  if (wanted.layout.any()) wanted.layout = plan.context.plain_layout(wanted.shape, wanted.type);
+  result.x = plan.as(plan.forward, node.name, x, wanted);
+  result.y = plan.new_value(result.x.desc);
 }
 
 }  // namespace
@@ -129,6 +138,40 @@ void backward_channel_shuffle(Planner& plan, const Node& node, const NodeGradien
              plan.make(CopyChannels{dy.value.desc, dx.desc, group, group * each, each, node.groups, 1}),
              {.x = dy.value.where, .y = dx.where});
   plan.gradients.give(node.inputs[0], dx, true);
+}
+
+void forward_prelu(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
+  read_operands(plan, node, x, result);
+  plan.add(plan.forward, node.name, "", plan.make(ChannelwiseForward{result.x.desc, node.numbers, Channelwise::prelu}),
+           {.x = result.x.where, .w = plan.parameter_place(node.weight), .y = result.y.where});
+}
+
+void backward_prelu(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result) {
+  const PlanValue dx = plan.gradients.in_place_or_new(dy);
+  const PlanValue dw = plan.gradients.target(node.weight, plan.channels_desc(node.numbers));
+  plan.add(plan.backward, node.name, "backward",
+           plan.make(ChannelwiseBackward{dy.value.desc, node.numbers, Channelwise::prelu}),
+           {.dy = dy.value.where,
+            .x = result.x.where,
+            .w = plan.parameter_place(node.weight),
+            .dx = dx.where,
+            .dw = dw.where});
+  plan.gradients.store(node.name + " weight", node.weight, dw);
+  plan.gradients.finished(node.weight, -1);
+  plan.gradients.give(node.inputs[0], dx, true);
+}
+
+void forward_softmax(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
+  read_operands(plan, node, x, result);
+  plan.add(plan.forward, node.name, "", plan.make(SoftmaxForward{result.x.desc}),
+           {.x = result.x.where, .y = result.y.where});
+}
+
+void backward_softmax(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result) {
+  const PlanValue to = plan.gradients.in_place_or_new(dy);
+  plan.add(plan.backward, node.name, "backward", plan.make(SoftmaxBackward{dy.value.desc}),
+           {.dy = dy.value.where, .y = result.y.where, .dx = to.where});
+  plan.gradients.give(node.inputs[0], to, true);
 }
 
 }  // namespace dp::engine

@@ -10,11 +10,13 @@ namespace dp::engine {
 
 // Forward: `x` is the result of the first input. The rule sets x, y and what else backward needs in `result`.
 void forward_conv(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void forward_conv_transpose(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_linear(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_norm(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_group_norm(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_max_pool(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_avg_pool(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void forward_resample(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_add(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_multiply(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_concat(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
@@ -22,22 +24,28 @@ void forward_slice(Planner& plan, const Node& node, const PlanValue& x, NodeResu
 void forward_channel_shuffle(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_relu(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_activation(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void forward_prelu(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void forward_softmax(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_dropout(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_drop_channels(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 
 // Backward: `dy` is the gradient of the result, without that of a ReLU at the node's end. The rule gives the inputs
 // their gradients, and marks those of parameters as finished.
 void backward_conv(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+void backward_conv_transpose(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_linear(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_group_norm(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_max_pool(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_avg_pool(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+void backward_resample(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_add(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_multiply(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_concat(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_slice(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_channel_shuffle(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_activation(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+void backward_prelu(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+void backward_softmax(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_dropout(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_drop_channels(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 // Returns dy times the derivative of a ReLU. The ReLU is the node itself or the last part of the node.

@@ -1,6 +1,7 @@
 #include "engine/layers/nodes.h"
 
 #include <algorithm>
+#include <type_traits>
 
 #include "dp/error.h"
 
@@ -87,6 +88,17 @@ class Layers {
         return;
       }
   }
+  void make_parts(Node& node, std::size_t i) {
+    for (const int input : layer(i).inputs) node.parts.push_back(layer(index(input)).output);
+  }
+  void make_group_norm(Node& node, std::size_t i, std::int64_t groups, double eps, bool affine) {
+    node.kind = NodeKind::group_norm;
+    node.groups = groups;
+    node.eps = eps;
+    attach_parameters(node, i, affine);
+    take(node, i, layer(i).name);
+    node.relu = take_relu(node);
+  }
 
   const Model& model_;
   const bool dropout_;
@@ -134,6 +146,13 @@ class Fuser : Layers {
     attach_parameters(node, i, conv.bias);
     take(node, i, layer(i).name);
     node.relu = take_relu(node);
+  }
+  void fill(Node& node, const ConvTranspose2d& conv, std::size_t i) {
+    node.kind = NodeKind::conv_transpose;
+    node.window = {conv.kernel, conv.stride, conv.padding, conv.dilation};
+    node.groups = conv.groups;
+    attach_parameters(node, i, conv.bias);
+    take(node, i, layer(i).name);
   }
   void fill(Node& node, const Linear& linear, std::size_t i) {
     node.kind = NodeKind::linear;
@@ -188,6 +207,18 @@ class Fuser : Layers {
     node.adaptive = true;
     take(node, i, "avg_pool");
   }
+  void fill(Node& node, const Upsample& upsample, std::size_t i) {
+    const bool bilinear = upsample.mode == Upsample::Mode::bilinear;
+    node.kind = NodeKind::resample;
+    node.resampling = {bilinear ? kernels::Resampling::Mode::bilinear : kernels::Resampling::Mode::nearest,
+                       upsample.align_corners, upsample.scale_factor.value_or(0)};
+    take(node, i, "upsample");
+  }
+  void fill(Node& node, const ZeroPad2d& padding, std::size_t i) {
+    node.kind = NodeKind::resample;
+    node.resampling = {.mode = kernels::Resampling::Mode::shifted, .shift = {padding.top, padding.left}};
+    take(node, i, "zero_pad");
+  }
   void fill(Node& node, const Relu&, std::size_t i) {
     if (relu_before_pool(i)) return make_max_pool(node, i);
     node.kind = NodeKind::relu;
@@ -198,31 +229,31 @@ class Fuser : Layers {
     node.function = activation.function;
     take(node, i, name_of(activation.function));
   }
+  void fill(Node& node, const PRelu& prelu, std::size_t i) {
+    node.kind = NodeKind::prelu;
+    node.numbers = prelu.num_parameters;
+    attach_parameters(node, i, false);
+    take(node, i, layer(i).name);
+  }
+  void fill(Node& node, const Softmax&, std::size_t i) {
+    node.kind = NodeKind::softmax;
+    take(node, i, "softmax");
+  }
   void fill(Node& node, const Dropout& dropout, std::size_t i) {
     node.kind = dropout.unit == Dropout::Unit::element ? NodeKind::dropout : NodeKind::drop_channels;
     node.whole_samples = dropout.unit == Dropout::Unit::sample;
     take_dropout(node, i);
   }
   // These two compute nothing: run() does not make nodes of them.
-  void fill(Node&, const Input&, std::size_t) {}
-  void fill(Node&, const Flatten&, std::size_t) {}
+  template <typename T>
+  requires std::is_same_v<T, Input> || std::is_same_v<T, Flatten>
+  void fill(Node&, const T&, std::size_t) {}
 
-  void make_parts(Node& node, std::size_t i) {
-    for (const int input : layer(i).inputs) node.parts.push_back(layer(index(input)).output);
-  }
   void make_norm(Node& node, std::size_t i) {
     node.kind = NodeKind::norm;
     node.norm = norms_++;
     attach_parameters(node, i, true);
     take(node, i, layer(i).name);
-  }
-  void make_group_norm(Node& node, std::size_t i, std::int64_t groups, double eps, bool affine) {
-    node.kind = NodeKind::group_norm;
-    node.groups = groups;
-    node.eps = eps;
-    attach_parameters(node, i, affine);
-    take(node, i, layer(i).name);
-    node.relu = take_relu(node);
   }
   void make_add(Node& node, std::size_t i) {
     for (const int input : layer(i).inputs) {

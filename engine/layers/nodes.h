@@ -16,6 +16,7 @@ namespace dp::engine {
 
 enum class NodeKind {
   conv,
+  conv_transpose,
   linear,
   norm,
   group_norm,
@@ -26,8 +27,11 @@ enum class NodeKind {
   channel_shuffle,
   max_pool,
   avg_pool,
+  resample,
   relu,
   activation,
+  prelu,
+  softmax,
   dropout,
   drop_channels
 };
@@ -39,8 +43,10 @@ struct Node {
   Shape input, output;                          // per sample; a linear node may read (C,H,W)
   std::vector<Shape> parts;                     // concat, multiply: of each input, per sample
   bool relu = false;                            // the node ends with a ReLU; a max_pool node begins with it
-  kernels::Window window{};                     // conv, pools
-  std::int64_t groups = 1;                      // conv, channel_shuffle, group_norm (kEachPixel: layer normalisation)
+  kernels::Window window{};                     // convs, pools
+  kernels::Resampling resampling{};             // resample
+  std::int64_t groups = 1;                      // convs, channel_shuffle, group_norm (kEachPixel: layer normalisation)
+  std::int64_t numbers = 1;                     // prelu: weights
   double eps = 0;                               // group_norm
   std::int64_t first = 0;                       // slice: the first channel
   bool whole_samples = false;                   // drop_channels: all channels of a sample together

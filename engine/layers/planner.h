@@ -52,8 +52,10 @@ inline std::size_t index(int i) { return static_cast<std::size_t>(i); }
 
 // PyTorch's shape of the weights of a convolution or linear layer.
 inline Shape weight_shape(const Node& node) {
+  const HW& kernel = node.window.kernel;
+  if (node.kind == NodeKind::conv_transpose) return {node.input[0], node.output[0] / node.groups, kernel.h, kernel.w};
   if (node.kind != NodeKind::conv) return {node.output[0], node.input.numel()};
-  return {node.output[0], node.input[0] / node.groups, node.window.kernel.h, node.window.kernel.w};
+  return {node.output[0], node.input[0] / node.groups, kernel.h, kernel.w};
 }
 
 template <typename D>

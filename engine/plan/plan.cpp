@@ -18,11 +18,13 @@ void forward_node(Planner& plan, const Node& node, NodeResult& result) {
   const PlanValue& x = plan.result_of(node.inputs[0]);
   switch (node.kind) {
     case NodeKind::conv: return forward_conv(plan, node, x, result);
+    case NodeKind::conv_transpose: return forward_conv_transpose(plan, node, x, result);
     case NodeKind::linear: return forward_linear(plan, node, x, result);
     case NodeKind::norm: return forward_norm(plan, node, x, result);
     case NodeKind::group_norm: return forward_group_norm(plan, node, x, result);
     case NodeKind::max_pool: return forward_max_pool(plan, node, x, result);
     case NodeKind::avg_pool: return forward_avg_pool(plan, node, x, result);
+    case NodeKind::resample: return forward_resample(plan, node, x, result);
     case NodeKind::add: return forward_add(plan, node, x, result);
     case NodeKind::multiply: return forward_multiply(plan, node, x, result);
     case NodeKind::concat: return forward_concat(plan, node, x, result);
@@ -30,6 +32,8 @@ void forward_node(Planner& plan, const Node& node, NodeResult& result) {
     case NodeKind::channel_shuffle: return forward_channel_shuffle(plan, node, x, result);
     case NodeKind::relu: return forward_relu(plan, node, x, result);
     case NodeKind::activation: return forward_activation(plan, node, x, result);
+    case NodeKind::prelu: return forward_prelu(plan, node, x, result);
+    case NodeKind::softmax: return forward_softmax(plan, node, x, result);
     case NodeKind::dropout: return forward_dropout(plan, node, x, result);
     case NodeKind::drop_channels: return forward_drop_channels(plan, node, x, result);
   }
@@ -43,16 +47,20 @@ void backward_node(Planner& plan, const Node& node, const NodeResult& result, st
   if (ends_in_relu || node.kind == NodeKind::relu) dy = backward_relu(plan, node, dy, result);
   switch (node.kind) {
     case NodeKind::conv: return backward_conv(plan, node, dy, result);
+    case NodeKind::conv_transpose: return backward_conv_transpose(plan, node, dy, result);
     case NodeKind::linear: return backward_linear(plan, node, dy, result);
     case NodeKind::group_norm: return backward_group_norm(plan, node, dy, result);
     case NodeKind::max_pool: return backward_max_pool(plan, node, dy, result);
     case NodeKind::avg_pool: return backward_avg_pool(plan, node, dy, result);
+    case NodeKind::resample: return backward_resample(plan, node, dy, result);
     case NodeKind::add: return backward_add(plan, node, dy, result);
     case NodeKind::multiply: return backward_multiply(plan, node, dy, result);
     case NodeKind::concat: return backward_concat(plan, node, dy, result);
     case NodeKind::slice: return backward_slice(plan, node, dy, result);
     case NodeKind::channel_shuffle: return backward_channel_shuffle(plan, node, dy, result);
     case NodeKind::activation: return backward_activation(plan, node, dy, result);
+    case NodeKind::prelu: return backward_prelu(plan, node, dy, result);
+    case NodeKind::softmax: return backward_softmax(plan, node, dy, result);
     case NodeKind::dropout: return backward_dropout(plan, node, dy, result);
     case NodeKind::drop_channels: return backward_drop_channels(plan, node, dy, result);
     case NodeKind::norm:  // handled above

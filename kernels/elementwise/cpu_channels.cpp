@@ -233,22 +233,13 @@ class DropFactorsOp final : public HostOp {
 
 // CopyChannels.
 
-// The view of a tensor. The features of (N,features) are its channels, with one pixel each.
-ActivationView channels_of(const TensorDesc& tensor) {
-  ActivationView view = view_of(tensor);
-  if (tensor.shape.rank() == 4) return view;
-  view.c = view.block = view.w;
-  view.w = 1;
-  return view;
-}
-
 class CopyChannelsOp final : public HostOp {
  public:
   CopyChannelsOp(const CopyChannels& d, const CpuOpOptions& options)
       : from_(d.from), to_(d.to), count_(d.count), ends_(d.to + (d.count - 1) * d.to_step + 1 == d.y.shape[1]) {
     const TensorDesc x = resolved_plain(d.x);
     tensors_ = {x, x.shape.rank() == 4 ? in_layout_of(x, d.y) : resolved_plain(d.y)};
-    x_ = channels_of(x), y_ = channels_of(tensors_[1]);
+    x_ = channels_view_of(x), y_ = channels_view_of(tensors_[1]);
     threads_ = threads_for(options.threads, static_cast<std::int64_t>(d.bytes()));
     if (d.from_step == 1 && d.to_step == 1) return;
     const auto place = [](const ActivationView& view, std::int64_t c) {

@@ -7,17 +7,8 @@
 #include "kernels/device/cpu/cpu_op.h"
 #include "kernels/device/cpu/lanes.h"
 #include "kernels/device/cpu/parallel.h"
+#include "kernels/device/cpu/vector_math.h"
 #include "kernels/op_args.h"
-
-// glibc has vector forms of these functions. Its headers declare them only with -ffast-math, which drops NaN.
-#if DP_VECTOR_MATH
-extern "C" {
-float expf(float) noexcept __attribute__((simd("notinbranch"), const));
-float expm1f(float) noexcept __attribute__((simd("notinbranch"), const));
-float tanhf(float) noexcept __attribute__((simd("notinbranch"), const));
-float erff(float) noexcept __attribute__((simd("notinbranch"), const));
-}
-#endif
 
 namespace dp::kernels {
 namespace {

@@ -24,6 +24,9 @@ struct Describe {
                        to_string(c.stride), to_string(c.padding),
                        c.groups > 1 ? fmt::format(", {} groups", c.groups) : "", c.bias ? ", bias" : "");
   }
+  std::string operator()(const ConvTranspose2d& c) const {
+    return fmt::format("transposed conv {} of {}", c.out_channels, to_string(c.kernel));
+  }
   std::string operator()(const BatchNorm2d& n) const { return fmt::format("norm {:g} {:g}", n.eps, n.momentum); }
   std::string operator()(const GroupNorm& n) const { return fmt::format("{} groups {:g}", n.groups, n.eps); }
   std::string operator()(const LayerNorm& n) const { return fmt::format("of pixels {:g}", n.eps); }
@@ -37,6 +40,12 @@ struct Describe {
   }
   std::string operator()(const Relu&) const { return "relu"; }
   std::string operator()(const Activation& a) const { return name_of(a.function); }
+  std::string operator()(const PRelu& p) const { return fmt::format("prelu {}", p.num_parameters); }
+  std::string operator()(const Softmax&) const { return "softmax"; }
+  std::string operator()(const Upsample& u) const { return "upsample to " + to_string(*u.size); }
+  std::string operator()(const ZeroPad2d& p) const {
+    return fmt::format("pad {} {} {} {}", p.left, p.right, p.top, p.bottom);
+  }
   std::string operator()(const MaxPool2d& p) const {
     return fmt::format("max {}, stride {}, padding {}{}", to_string(p.kernel), to_string(*p.stride),
                        to_string(p.padding), p.ceil_mode ? ", ceil mode" : "");

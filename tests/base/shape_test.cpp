@@ -1,5 +1,6 @@
 #include "dp/shape.h"
 
+#include <cmath>
 #include <tuple>
 
 #include "dp/device.h"
@@ -103,6 +104,61 @@ TEST_CASE("pools in ceil mode and adaptive pools have PyTorch's sizes") {
   const dp::Model model = m.build({2});
   CHECK(model.layers()[1].output == dp::Shape{2, 5, 9});
   CHECK(model.output() == dp::Shape{2, 4, 7});
+}
+
+TEST_CASE("upsampling, padding and transposed convolutions have PyTorch's sizes") {
+  const auto size = [](const auto& append) {
+    dp::ModelBuilder m("sizes", dp::Shape{4, 5, 7});
+    return m.build(append(m)).output();
+  };
+  CHECK(size([](auto& m) { return m.upsample(m.input(), {.scale_factor = 1.5}); }) == dp::Shape{4, 7, 10});
+  CHECK(size([](auto& m) { return m.upsample(m.input(), {.size = dp::HW{3, 9}}); }) == dp::Shape{4, 3, 9});
+  CHECK(size([](auto& m) { return m.zero_pad2d(m.input(), {1, 2, 3, -4}); }) == dp::Shape{4, 4, 10});
+  CHECK(size([](auto& m) {
+          return m.conv_transpose2d("up", m.input(),
+                                    {.out_channels = 6,
+                                     .kernel = {3, 2},
+                                     .stride = {2, 3},
+                                     .padding = {1, 0},
+                                     .output_padding = {1, 2},
+                                     .groups = 2,
+                                     .dilation = {2, 1}});
+        }) == dp::Shape{6, 12, 22});
+  dp::ModelBuilder m("parameters", dp::Shape{4, 5, 7});
+  const auto up = m.conv_transpose2d("up", m.input(), {.out_channels = 6, .kernel = {3, 2}, .groups = 2});
+  const dp::Model model = m.build(m.subtract(up, m.prelu("act", m.softmax(up), {.num_parameters = 6})));
+  CHECK(model.parameters()[0].shape == dp::Shape{4, 3, 3, 2});
+  CHECK(model.parameters()[0].init.value == Approx(1 / std::sqrt(18.0)));
+  CHECK(model.parameters()[1].shape == dp::Shape{6});
+  CHECK(model.parameters()[2].name == "act.weight");
+  CHECK(model.parameters()[2].init.value == 0.25f);
+  CHECK(std::get<dp::Times>(std::get<dp::Activation>(model.layers()[4].kind).function).factor == -1);
+}
+
+TEST_CASE("a model builder rejects upsampling, padding, transposed convolutions and PReLU that do not fit") {
+  dp::ModelBuilder m("bad", dp::Shape{4, 5, 7});
+  const auto x = m.input();
+  using Up = dp::Upsample;
+  for (const Up& bad : {Up{}, Up{.size = dp::HW{3, 3}, .scale_factor = 2}, Up{.size = dp::HW{0, 3}},
+                        Up{.scale_factor = 0.1}, Up{.scale_factor = -1}, Up{.scale_factor = NAN},
+                        Up{.scale_factor = 1e9}, Up{.scale_factor = 2, .align_corners = true}})
+    CHECK_THROWS_WITH(m.upsample(x, bad), Catch::Contains("upsample"));
+  CHECK_THROWS_WITH(m.zero_pad2d(x, {.top = -2, .bottom = -3}), Catch::Contains("nothing is left"));
+  using Transposed = dp::ConvTranspose2d;
+  for (const Transposed& bad :
+       {Transposed{}, Transposed{.out_channels = 4, .kernel = 0}, Transposed{.out_channels = 4, .stride = 0},
+        Transposed{.out_channels = 4, .padding = -1}, Transposed{.out_channels = 4, .dilation = 0},
+        Transposed{.out_channels = 4, .output_padding = 1}, Transposed{.out_channels = 4, .output_padding = -1},
+        Transposed{.out_channels = 4, .padding = 4}, Transposed{.out_channels = 4, .groups = 3},
+        Transposed{.out_channels = 3, .groups = 2}})
+    CHECK_THROWS_WITH(m.conv_transpose2d("up", x, bad), Catch::Contains("'up'"));
+  CHECK_THROWS_WITH(m.prelu("act", x, {.num_parameters = 3}), Catch::Contains("must be 1 or 4"));
+  CHECK_THROWS_WITH(m.subtract(x, x), Catch::Contains("subtract"));
+  CHECK_THROWS_WITH(m.subtract(x, m.flatten(x)), Catch::Contains("one shape"));
+  const auto row = m.flatten(x);
+  CHECK_THROWS_WITH(m.upsample(row, {.scale_factor = 2}), Catch::Contains("(C, H, W)"));
+  CHECK_THROWS_WITH(m.zero_pad2d(row, {1, 1, 1, 1}), Catch::Contains("(C, H, W)"));
+  CHECK_THROWS_WITH(m.conv_transpose2d("up", row, {.out_channels = 4}), Catch::Contains("(C, H, W)"));
 }
 
 TEST_CASE("tensor views share memory, clones do not") {

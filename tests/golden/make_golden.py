@@ -6,6 +6,7 @@ import functools
 import pathlib
 import sys
 
+import golden_decoder
 import golden_functions
 import golden_layers
 import golden_losses
@@ -34,6 +35,7 @@ if __name__ == "__main__":
         "losses": golden_losses.all_losses,
         "windows": golden_windows.all_convolutions,
         "pools": golden_pools.all_pools,
+        "decoder": golden_decoder.all_layers,
         "residual_layers": golden_norm.all_layers,
         "mnist_steps": golden_mnist.all_steps,
         "optimizers": golden_optimizers.all_runs,

@@ -142,6 +142,39 @@ TEST_CASE("the derivative of every function equals its difference quotient") {
   }
 }
 
+TEST_CASE("gradients of upsampling, zero padding, PReLU and softmax equal difference quotients") {
+  using kernels::Channelwise;
+  using kernels::Resampling;
+  OpRig rig(DeviceKind::reference);
+  Random random(27, RandomUse::synthetic);
+  const auto check = [&](HostTensor x, const Shape& y, double tolerance, const auto& layer) {
+    const HostTensor dy = random_tensor(y, random);
+    const HostTensor dx = layer(x, dy).dx;
+    CHECK(relative_error(dx, difference_quotients(x, [&] { return dot(layer(x, dy).y, dy); })) <= tolerance);
+  };
+  for (const Resampling& how :
+       {Resampling{Resampling::Mode::nearest}, Resampling{Resampling::Mode::bilinear},
+        Resampling{Resampling::Mode::bilinear, true}, Resampling{Resampling::Mode::shifted, false, 0, {1, -2}}})
+    for (const HW& size : {HW{8, 10}, HW{3, 7}})
+      check(random_tensor({2, 2, 4, 5}, random), {2, 2, size.h, size.w}, kTolerance,
+            [&](const HostTensor& x, const HostTensor& dy) { return resample(rig, x, dy, how, Layouts::plain); });
+
+  const Shape shape{2, 3, 4, 5};
+  const kernels::Layout plain = rig.plain(shape);
+  for (const std::int64_t numbers : {1, 3})
+    for (const Channelwise function : {Channelwise::add, Channelwise::prelu}) {
+      HostTensor x = distinct_tensor(shape, random), w = random_tensor({numbers}, random);
+      const HostTensor dy = random_tensor(shape, random);
+      const auto run = [&] { return channelwise(rig, x, w, dy, function, plain, false); };
+      const LayerResult gradients = run();
+      const auto loss = [&] { return dot(run().y, dy); };
+      CHECK(relative_error(gradients.dx, difference_quotients(x, loss)) <= kTolerance);
+      CHECK(relative_error(gradients.dw, difference_quotients(w, loss)) <= kTolerance);
+    }
+  check(random_tensor(shape, random), shape, 1e-8,
+        [&](const HostTensor& x, const HostTensor& dy) { return softmax(rig, x, dy, plain, false); });
+}
+
 TEST_CASE("the gradient of softmax cross-entropy equals its difference quotient, with label smoothing too") {
   OpRig rig(DeviceKind::reference);
   Random random(24, RandomUse::synthetic);

@@ -155,6 +155,50 @@ LayerResult avg_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, co
   return result;
 }
 
+LayerResult resample(OpRig& rig, const HostTensor& x, const HostTensor& dy, const Resampling& how, Layouts layouts) {
+  const Layout x_layout = layouts == Layouts::chained ? rig.preferred(x.shape) : asked(rig, layouts, x.shape);
+  const auto forward = rig.context().make_op(
+      ResampleForward{rig.desc(x.shape, x_layout), rig.desc(dy.shape, asked(rig, layouts, dy.shape)), how});
+  const TensorDesc x_desc = forward->tensors()[0], y_desc = forward->tensors()[1];
+  const DeviceTensor y = rig.poisoned(y_desc);
+  rig.run(*forward, {rig.upload(x, x_desc).data(), y.data()});
+  const auto backward =
+      rig.context().make_op(ResampleBackward{rig.desc(dy.shape, asked(rig, layouts, dy.shape, y_desc.layout)),
+                                             rig.desc(x.shape, asked(rig, layouts, x.shape, x_desc.layout)), how});
+  const DeviceTensor dx = rig.poisoned(backward->tensors()[1]);
+  rig.run(*backward, {rig.upload(dy, backward->tensors()[0]).data(), dx.data()});
+  return {rig.download(y), rig.download(dx), {}, {}};
+}
+
+LayerResult channelwise(OpRig& rig, const HostTensor& x, const HostTensor& w, const HostTensor& dy,
+                        Channelwise function, const Layout& layout, bool in_place) {
+  const std::int64_t numbers = w.shape[0];
+  const auto forward = rig.context().make_op(ChannelwiseForward{rig.desc(x.shape, layout), numbers, function});
+  const TensorDesc desc = forward->tensors()[0];
+  const DeviceTensor from = rig.upload(x, desc), number = upload_plain(rig, w);
+  const DeviceTensor y = in_place ? rig.upload(x, desc) : rig.poisoned(desc);
+  rig.run(*forward, {in_place ? y.data() : from.data(), number.data(), y.data()});
+
+  const auto backward = rig.context().make_op(ChannelwiseBackward{desc, numbers, function});
+  const DeviceTensor there = rig.upload(dy, desc), dw = rig.poisoned(number.desc),
+                     dx = in_place ? there : rig.poisoned(desc);
+  const bool adds = function == Channelwise::add;
+  rig.run(*backward, {there.data(), adds ? nullptr : from.data(), adds ? nullptr : number.data(),
+                      adds ? nullptr : dx.data(), dw.data()});
+  return {rig.download(y), adds ? dy : rig.download(dx), rig.download(dw), {}};
+}
+
+LayerResult softmax(OpRig& rig, const HostTensor& x, const HostTensor& dy, const Layout& layout, bool in_place) {
+  const auto forward = rig.context().make_op(SoftmaxForward{rig.desc(x.shape, layout)});
+  const TensorDesc desc = forward->tensors()[0];
+  const DeviceTensor from = rig.upload(x, desc), y = in_place ? from : rig.poisoned(desc);
+  rig.run(*forward, {from.data(), y.data()});
+  const auto backward = rig.context().make_op(SoftmaxBackward{desc});
+  const DeviceTensor there = rig.upload(dy, desc), dx = in_place ? there : rig.poisoned(desc);
+  rig.run(*backward, {there.data(), y.data(), dx.data()});
+  return {rig.download(y), rig.download(dx), {}, {}};
+}
+
 HostTensor relu_forward(OpRig& rig, const HostTensor& x, const Layout& layout, bool in_place) {
   const auto op = rig.context().make_op(ReluForward{rig.desc(x.shape, layout)});
   const DeviceTensor from = rig.upload(x, op->tensors()[0]), to = in_place ? from : rig.poisoned(from.desc);

@@ -45,6 +45,13 @@ LayerResult avg_pool2d(OpRig& rig, const HostTensor& x, const HostTensor& dy, co
                        Layouts layouts);
 
 // In `layout` (resolved), to another buffer or in place.
+LayerResult resample(OpRig& rig, const HostTensor& x, const HostTensor& dy, const kernels::Resampling& how,
+                     Layouts layouts);
+// dx is dy with Channelwise::add.
+LayerResult channelwise(OpRig& rig, const HostTensor& x, const HostTensor& w, const HostTensor& dy,
+                        kernels::Channelwise function, const kernels::Layout& layout, bool in_place);
+LayerResult softmax(OpRig& rig, const HostTensor& x, const HostTensor& dy, const kernels::Layout& layout,
+                    bool in_place);
 HostTensor relu_forward(OpRig& rig, const HostTensor& x, const kernels::Layout& layout, bool in_place);
 HostTensor relu_backward(OpRig& rig, const HostTensor& dy, const HostTensor& y, const kernels::Layout& layout,
                          bool in_place);

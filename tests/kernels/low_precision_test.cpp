@@ -251,6 +251,32 @@ TEST_CASE("mixed precision: products are rounded once, and copied channels are e
   });
 }
 
+TEST_CASE("mixed precision: upsampling, PReLU and softmax agree with the rounded reference") {
+  using kernels::Channelwise;
+  using kernels::Resampling;
+  Random random(39, RandomUse::synthetic);
+  for (const Shape& shape : {Shape{3, 5, 7, 5}, Shape{2, 32, 5, 7}, Shape{3, 13}}) {
+    const HostTensor x = random_tensor(shape, random), dy = random_tensor(shape, random),
+                     w = random_tensor({shape[1]}, random), larger = random_tensor({shape[0], shape[1], 9, 12}, random);
+    in_low_precision([&](OpRig& rig, OpRig& oracle) {
+      const kernels::Layout plain = oracle.plain(shape);
+      for (const kernels::Layout& layout : layouts_of(rig, shape)) {
+        INFO(to_string(shape) << " " << layout.name);
+        check_layer(rig, channelwise(rig, x, w, dy, Channelwise::prelu, layout, true),
+                    channelwise(oracle, x, w, dy, Channelwise::prelu, plain, false));
+        const LayerResult actual = softmax(rig, x, dy, layout, true), expected = softmax(oracle, x, dy, plain, false);
+        check_rounded(rig, actual.y, expected.y);
+        CHECK(relative_error(actual.dx, expected.dx) <= 1e-3);  // a y may be rounded to its neighbour
+      }
+      if (shape.rank() != 4) return;
+      for (const Resampling::Mode mode : {Resampling::Mode::nearest, Resampling::Mode::bilinear})
+        for (const Layouts layouts : kLayouts)
+          check_layer(rig, resample(rig, x, larger, {mode}, layouts),
+                      resample(oracle, x, larger, {mode}, Layouts::plain));
+    });
+  }
+}
+
 TEST_CASE("mixed precision: group and layer normalisation have exact statistics and round their outputs") {
   Random random(37, RandomUse::synthetic);
   for (const Shape& shape : {Shape{7, 6, 3, 5}, Shape{6, 8, 5, 4}, Shape{5, 32, 4, 3}})

@@ -162,6 +162,37 @@ TEST_CASE("products and copies of channels whose shapes do not fit are rejected 
         "y (2, 6, 4, 5)");
 }
 
+TEST_CASE("resamplings and ops of channels whose shapes do not fit are rejected with the shapes named") {
+  const auto resample = [](Shape x, Shape y, double scale) {
+    return [=](OpRig& rig) -> OpDesc { return ResampleForward{rig.desc(x), rig.desc(y), {.scale = scale}}; };
+  };
+  check_refused(resample({2, 3, 4, 5}, {2, 4, 8, 10}, 0), "y (2, 4, 8, 10)");
+  check_refused(resample({2, 3, 4, 5}, {1, 3, 8, 10}, 0), "y (1, 3, 8, 10)");
+  check_refused(resample({2, 3, 4, 5}, {2, 3, 8, 11}, 2), "times the scale");
+  check_refused(resample({2, 3, 4, 5}, {2, 3, 8, 10}, -2), "times the scale");
+  check_refused(resample({2, 3, 4, 5}, {2, 3, 0, 10}, 0), "y (2, 3, 0, 10)");
+  check_refused(resample({2, 60}, {2, 3, 8, 10}, 0), "x (2, 60)");
+  check_refused(
+      [](OpRig& rig) -> OpDesc {
+        return ResampleBackward{rig.desc({2, 3, 8, 10}), rig.desc({2, 4, 4, 5})};
+      },
+      "dx (2, 4, 4, 5)");
+  for (const std::int64_t numbers : {0, 2, 4}) {
+    check_refused(
+        [=](OpRig& rig) -> OpDesc {
+          return ChannelwiseForward{rig.desc({2, 3, 4, 5}), numbers};
+        },
+        "one for each channel");
+    check_refused(
+        [=](OpRig& rig) -> OpDesc {
+          return ChannelwiseBackward{rig.desc({2, 3}), numbers};
+        },
+        "one for each channel");
+  }
+  check_refused([](OpRig& rig) -> OpDesc { return SoftmaxForward{rig.desc({2, 3, 4})}; }, "x (2, 3, 4)");
+  check_refused([](OpRig& rig) -> OpDesc { return SoftmaxBackward{rig.desc({2})}; }, "x (2,)");
+}
+
 TEST_CASE("normalisations without images, parts or channels are rejected") {
   const Shape flat{6, 10};
   check_refused([&](OpRig& rig) -> OpDesc { return BatchNormMoments{rig.desc(flat)}; }, "(6, 10)");

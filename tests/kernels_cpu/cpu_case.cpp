@@ -154,6 +154,22 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   c.add(DropFactors{factors, spec}, {2}, true, {samples_memory(), step_memory(), floats(factors)});
   c.product(CopyChannels{conv[2], any_layout({kBatch, 40, 12, 10}), 3, 11, 29}, 0, 0, {1});
   c.product(CopyChannels{conv[2], any_layout({kBatch, 40, 12, 10}), 3, 11, 14, 2, 2}, 0, 0, {1});
+  for (const Resampling::Mode mode : {Resampling::Mode::nearest, Resampling::Mode::bilinear}) {
+    c.product(ResampleForward{conv[2], any_layout({kBatch, 32, 17, 20}), {mode}}, 0, 0, {1});
+    c.product(ResampleBackward{any_layout({kBatch, 32, 17, 20}), conv[2], {mode}}, 0, 0, {1});
+  }
+  for (const std::int64_t numbers : {1, 32}) {
+    const auto weights_memory = [&] { return random_memory(static_cast<std::size_t>(numbers) * 4); };
+    c.add(ChannelwiseForward{conv[2], numbers, Channelwise::prelu}, {2}, true,
+          {floats(conv[2]), weights_memory(), floats(conv[2])});
+    c.add(ChannelwiseBackward{conv[2], numbers, Channelwise::prelu}, {3, 4}, true,
+          {floats(conv[2]), floats(conv[2]), weights_memory(), floats(conv[2]), weights_memory()});
+  }
+  c.add(ChannelwiseBackward{conv[2], 32}, {4}, true, {floats(conv[2]), {}, {}, {}, random_memory(32 * 4)});
+  for (const TensorDesc& t : {conv[2], TensorDesc{y, DType::f32, plain_cpu_layout(y, DType::f32)}}) {
+    c.add(SoftmaxForward{t}, {1}, true, {floats(t), floats(t)});
+    c.add(SoftmaxBackward{t}, {2}, true, {floats(t), floats(t), floats(t)});
+  }
   add_norms(c, conv[2]);
   const auto vector = [&] { return random_memory(32 * 4); };
   Tensor variance = vector();

@@ -59,6 +59,18 @@ struct Conv2d {
   ConvInit init = ConvInit::torch_default;
   bool torch_bias = false;  // the bias always has PyTorch's default values, whatever `init` is
 };
+// A transposed convolution: the gradient of a Conv2d with these options by its input. An output side has (input - 1) *
+// stride - 2 * padding + dilation * (kernel - 1) + 1 + output_padding cells. Weights: (in, out / groups, kH, kW).
+struct ConvTranspose2d {
+  std::int64_t out_channels = 0;
+  HW kernel = 3;
+  HW stride = 1;
+  HW padding = 0;
+  HW output_padding = 0;  // rows below and columns right; less than the stride
+  std::int64_t groups = 1;
+  bool bias = true;
+  HW dilation = 1;
+};
 // Normalises each channel by mean and variance over N, H and W: those of the batch in training, the running ones in
 // evaluation.
 struct BatchNorm2d {
@@ -100,6 +112,12 @@ struct Relu {};
 struct Activation {
   Function function;
 };
+// x, or the trained number w * x where x is not positive.
+struct PRelu {
+  std::int64_t num_parameters = 1;  // 1, or one for each channel or feature
+  float init = 0.25f;
+};
+struct Softmax {};  // over the channels of each pixel, or over the features
 struct MaxPool2d {
   HW kernel = 2;
   std::optional<HW> stride{};  // empty: the kernel; always set in a Model
@@ -117,6 +135,16 @@ struct AvgPool2d {  // padding counts as zeros in the mean
 struct AdaptiveAvgPool2d {
   HW output = 1;
 };
+// Enlarges images, or shrinks them, as torch.nn.Upsample. The size or the scale is given.
+struct Upsample {
+  std::optional<HW> size{};              // of the output; always set in a Model
+  std::optional<double> scale_factor{};  // output / input, rounded down to whole cells
+  enum class Mode { nearest, bilinear } mode = Mode::nearest;
+  bool align_corners = false;  // bilinear: the centres of the corner cells of input and output are at the same places
+};
+struct ZeroPad2d {  // columns and rows of zeros; less than none: columns and rows that are cut off
+  int left = 0, right = 0, top = 0, bottom = 0;
+};
 struct Dropout {
   float p = 0.5f;  // probability of dropping a unit; the rest is scaled by 1/(1-p)
   enum class Unit { element, channel, sample } unit = Unit::element;
@@ -124,9 +152,9 @@ struct Dropout {
 struct Flatten {};  // (C,H,W) -> (C*H*W), in C,H,W order for every memory layout
 struct Input {};
 
-using LayerKind =
-    std::variant<Input, Conv2d, BatchNorm2d, GroupNorm, LayerNorm, Add, Multiply, Concat, Slice, ChannelShuffle, Linear,
-                 Relu, Activation, MaxPool2d, AvgPool2d, AdaptiveAvgPool2d, Dropout, Flatten>;
+using LayerKind = std::variant<Input, Conv2d, ConvTranspose2d, BatchNorm2d, GroupNorm, LayerNorm, Add, Multiply, Concat,
+                               Slice, ChannelShuffle, Linear, Relu, Activation, PRelu, Softmax, MaxPool2d, AvgPool2d,
+                               AdaptiveAvgPool2d, Upsample, ZeroPad2d, Dropout, Flatten>;
 
 struct Layer {
   std::string name;  // PyTorch's module path, "layer1.0.conv1"
@@ -166,7 +194,7 @@ class Model {
   std::int64_t parameter_count() const;
 
  private:
-  friend class ModelBuilder;
+  friend class GraphBuilder;
   friend class ModelSplitter;  // engine/step/pipeline/stage_split.cpp
   std::string name_;
   std::vector<Layer> layers_;
@@ -174,18 +202,36 @@ class Model {
   std::vector<BufferSpec> buffers_;
 };
 
-// Builds a model layer by layer. `name` is the layer's PyTorch module path, x its input. Methods throw Error(usage),
-// which names the layer, if shapes do not fit, a size is not positive, or a name repeats.
-class ModelBuilder {
+// The layers of a model that is being built. ModelBuilder appends them.
+class GraphBuilder {
  public:
   struct Node {
     int index = -1;
   };
 
-  ModelBuilder(std::string name, const Shape& input);  // input per sample: (C,H,W) or (features)
+  GraphBuilder(std::string name, const Shape& input);  // input per sample: (C,H,W) or (features)
 
   Node input() const { return {0}; }
+  Model build(Node output);  // `output`: the node added last; do not use the builder afterwards
+
+ protected:
+  Node append(std::string name, LayerKind kind, std::vector<int> inputs, const Shape& output);
+  void parameter(const std::string& name, const Shape& shape, Node node, const Init& init);
+  void buffer(const BufferSpec& buffer);
+  const Shape& shape_of(Node x, const std::string& reader) const;
+
+ private:
+  Model model_;
+};
+
+// Builds a model layer by layer. `name` is the layer's PyTorch module path, x its input. Methods throw Error(usage),
+// which names the layer, if shapes do not fit, a size is not positive, or a name repeats.
+class ModelBuilder : public GraphBuilder {
+ public:
+  using GraphBuilder::GraphBuilder;
+
   Node conv2d(const std::string& name, Node x, const Conv2d& options);
+  Node conv_transpose2d(const std::string& name, Node x, const ConvTranspose2d& options);
   Node batch_norm2d(const std::string& name, Node x, const BatchNorm2d& options = {});
   Node group_norm(const std::string& name, Node x, const GroupNorm& options);
   Node layer_norm(const std::string& name, Node x, const LayerNorm& options = {});
@@ -199,7 +245,10 @@ class ModelBuilder {
   Node scale(const std::string& name, Node x, float value = 1);
   Node relu(Node x);
   Node activation(Node x, const Function& function);  // of each element: activation(x, dp::Gelu{})
-  Node add(Node a, Node b);                           // two different nodes
+  Node prelu(const std::string& name, Node x, const PRelu& options = {});
+  Node softmax(Node x);
+  Node add(Node a, Node b);       // two different nodes
+  Node subtract(Node a, Node b);  // a - b; two different nodes
   // Element by element. One of them may have one value for each channel (C,1,1) or for each pixel (1,H,W) of the other.
   Node multiply(Node a, Node b);
   Node concat(const std::vector<Node>& parts);  // along C, or features; other sizes are equal, nodes different
@@ -209,18 +258,12 @@ class ModelBuilder {
   Node avg_pool2d(Node x, const AvgPool2d& options = {});
   Node adaptive_avg_pool2d(Node x, HW output);
   Node global_avg_pool2d(Node x) { return adaptive_avg_pool2d(x, 1); }  // (C,H,W) -> (C,1,1)
+  Node upsample(Node x, const Upsample& options);
+  Node zero_pad2d(Node x, const ZeroPad2d& padding);
   Node dropout(const std::string& name, Node x, float p);
   Node dropout2d(const std::string& name, Node x, float p);         // whole channels
   Node stochastic_depth(const std::string& name, Node x, float p);  // whole samples, as torchvision's mode "row"
   Node flatten(Node x);
-  Model build(Node output);  // `output`: the node added last; do not use the builder afterwards
-
- private:
-  Node dropout(const std::string& name, Node x, const Dropout& options);
-  Node append(std::string name, LayerKind kind, std::vector<int> inputs, const Shape& output);
-  void parameter(const std::string& name, const Shape& shape, Node node, const Init& init);
-  const Shape& shape_of(Node x, const std::string& reader) const;
-  Model model_;
 };
 
 }  // namespace dp

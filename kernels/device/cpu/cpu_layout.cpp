@@ -190,6 +190,14 @@ ActivationView view_of(const TensorDesc& tensor) {
   return v.stride_w == v.block && v.stride_h == v.stride_w * v.w ? v : refuse();
 }
 
+ActivationView channels_view_of(const TensorDesc& tensor) {
+  ActivationView view = view_of(tensor);
+  if (tensor.shape.rank() == 4) return view;
+  view.c = view.block = view.w;
+  view.w = 1;
+  return view;
+}
+
 TensorDesc in_layout_of(const TensorDesc& like, const TensorDesc& tensor) {
   if (!tensor.layout.any()) return tensor;
   const ActivationView v = view_of(like);

@@ -48,6 +48,8 @@ struct ActivationView {
 };
 // Error(usage) for any other layout.
 ActivationView view_of(const TensorDesc& tensor);
+// The same, but the features of (N,features) are its channels, with one pixel each.
+ActivationView channels_view_of(const TensorDesc& tensor);
 
 // The activation `tensor`. If its layout was any(), it gets the layout of `like`, which may have another image size:
 // the same order of axes and the same blocks.

@@ -1,6 +1,7 @@
 # The source files of the CUDA backend, for the plugin and for the simulation in tests/simulated_cuda.
 set(dp_cuda_kernels)
 foreach(name
+    channels/cuda
     comm/p2p/peer_pattern
     comm/p2p/tree_sum
     conv/cuda_direct
@@ -30,6 +31,7 @@ foreach(name
     norm/cuda_library
     norm/cuda_reduce
     pool/cuda
+    resample/cuda
     tuning/trial_kernels
     update/cuda
 )

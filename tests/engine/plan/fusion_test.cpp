@@ -19,16 +19,23 @@ std::string text_of(const kernels::Window& window) {
 
 // "conv1+relu: conv -1, (2, 8, 8) to (3, 4, 4), relu, window 3,2,1, weight 0, bias 1, layer 1"
 std::string text_of(const Node& node) {
-  static constexpr const char* kKinds[] = {"conv",     "linear", "norm",       "group_norm",      "add",
-                                           "multiply", "concat", "slice",      "channel_shuffle", "max_pool",
-                                           "avg_pool", "relu",   "activation", "dropout",         "drop_channels"};
+  static constexpr const char* kKinds[] = {"conv",     "conv_transpose", "linear",   "norm",         "group_norm",
+                                           "add",      "multiply",       "concat",   "slice",        "channel_shuffle",
+                                           "max_pool", "avg_pool",       "resample", "relu",         "activation",
+                                           "prelu",    "softmax",        "dropout",  "drop_channels"};
   std::string text = node.name + ": " + kKinds[static_cast<std::size_t>(node.kind)];
   for (const int input : node.inputs) text += " " + std::to_string(input);
   text += ", " + to_string(node.input) + " to " + to_string(node.output);
   if (node.relu) text += ", relu";
   const bool pool = node.kind == NodeKind::max_pool || node.kind == NodeKind::avg_pool;
   if ((pool && !node.adaptive) || node.kind == NodeKind::conv) text += ", window " + text_of(node.window);
+  if (node.kind == NodeKind::conv_transpose)
+    text += ", window " + text_of(node.window) + ", groups " + std::to_string(node.groups);
   if (node.adaptive) text += ", adaptive";
+  if (node.kind == NodeKind::resample)
+    text += fmt::format(", mode {}, aligned {}, scale {}, shift {}", static_cast<int>(node.resampling.mode),
+                        node.resampling.align_corners, node.resampling.scale, to_string(node.resampling.shift));
+  if (node.kind == NodeKind::prelu) text += ", numbers " + std::to_string(node.numbers);
   if (node.dropout)
     text += ", dropout " + std::to_string(static_cast<int>(100 * node.dropout->p)) + " % of layer " +
             std::to_string(node.dropout->layer);
@@ -123,6 +130,24 @@ TEST_CASE("fusion: a model that computes nothing, and a layer without a reader, 
   m.conv2d("unread", m.input(), {.out_channels = 2, .kernel = 1});
   CHECK(refusal(m.build(m.linear("fc", m.flatten(m.input()), {.out_features = 3}))) ==
         "nothing reads layer 'unread' of model 'loose'; remove it, or connect it");
+}
+
+TEST_CASE("fusion: the nodes of upsampling, padding, transposed convolutions, PReLU and softmax") {
+  ModelBuilder m("decoder", Shape{4, 4, 4});
+  auto x = m.conv_transpose2d("up", m.input(),
+                              {.out_channels = 6, .kernel = 2, .stride = 2, .padding = 1, .groups = 2, .bias = false});
+  x = m.upsample(x, {.scale_factor = 1.5, .mode = Upsample::Mode::bilinear, .align_corners = true});
+  x = m.zero_pad2d(m.upsample(x, {.size = HW{4, 5}}), {.left = 1, .right = 2, .top = 3, .bottom = -4});
+  x = m.prelu("act", m.conv_transpose2d("last", x, {.out_channels = 2, .kernel = 1}), {.num_parameters = 2});
+  CHECK(nodes_of(m.build(m.flatten(m.softmax(x))), true) ==
+        std::vector<std::string>{
+            "up: conv_transpose -1, (4, 4, 4) to (6, 6, 6), window 2,2,1, groups 2, weight 0, layer 1",
+            "upsample: resample 0, (6, 6, 6) to (6, 9, 9), mode 1, aligned true, scale 1.5, shift 0",
+            "upsample: resample 1, (6, 9, 9) to (6, 4, 5), mode 0, aligned false, scale 0, shift 0",
+            "zero_pad: resample 2, (6, 4, 5) to (6, 3, 8), mode 2, aligned false, scale 0, shift 3x1",
+            "last: conv_transpose 3, (6, 3, 8) to (2, 3, 8), window 1,1,0, groups 1, weight 1, bias 2, layer 5",
+            "act: prelu 4, (2, 3, 8) to (2, 3, 8), numbers 2, weight 3, layer 6",
+            "softmax: softmax 5, (2, 3, 8) to (2, 3, 8)"});
 }
 
 TEST_CASE("fusion: a group normalisation takes the ReLU that alone reads it") {

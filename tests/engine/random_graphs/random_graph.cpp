@@ -118,8 +118,45 @@ class GraphWriter {
     put(m_.multiply(x.node, m_.activation(factor, Sigmoid{})), x.shape);
   }
 
+  // Larger images: upsampled, with a border of zeros, or by a transposed convolution.
+  void append_larger(const Place& x) {
+    if (x.shape[1] * x.shape[2] > 40) return append_shuffle(x);
+    const int kind = one_of<int>({0, 0, 1, 1, 2, 2, 2});
+    if (kind == 0) {
+      const HW size(static_cast<int>(x.shape[1]) + one_of<int>({-1, 1, 2}) * (x.shape[1] > 1),
+                    static_cast<int>(x.shape[2]) + one_of<int>({1, 3}));
+      const bool bilinear = chance(0.6f);
+      const auto node = m_.upsample(x.node, {.size = size,
+                                             .mode = bilinear ? Upsample::Mode::bilinear : Upsample::Mode::nearest,
+                                             .align_corners = bilinear && chance(0.5f)});
+      return put(node, Shape{x.shape[0], size.h, size.w});
+    }
+    if (kind == 1) {
+      const ZeroPad2d pad{one_of<int>({0, 1}), 1, one_of<int>({0, 2}), x.shape[1] > 1 ? -1 : 0};
+      return put(m_.zero_pad2d(x.node, pad),
+                 Shape{x.shape[0], x.shape[1] + pad.top + pad.bottom, x.shape[2] + pad.left + pad.right});
+    }
+    const std::int64_t channels = chance(0.5f) ? x.shape[0] : one_of<std::int64_t>({1, 2, 4});
+    const int stride = one_of<int>({1, 2});
+    const ConvTranspose2d conv{.out_channels = channels,
+                               .kernel = {one_of<int>({2, 3}), 2},
+                               .stride = {stride, 1},
+                               .output_padding = {stride - 1, 0},
+                               .groups = chance(0.5f) && channels == x.shape[0] ? channels : 1,
+                               .bias = chance(0.7f)};
+    put(m_.conv_transpose2d(name("up"), x.node, conv),
+        Shape{channels, (x.shape[1] - 1) * stride + conv.kernel.h + stride - 1, x.shape[2] + 1});
+    if (chance(0.3f)) append_relu(read_newest());
+  }
+
+  void append_along_channels(const Place& x) {
+    if (chance(0.3f)) return put(m_.softmax(x.node), x.shape);
+    const bool each = chance(0.6f);
+    put(m_.prelu(name("prelu"), x.node, {.num_parameters = each ? x.shape[0] : 1}), x.shape);
+  }
+
   void append_to_map(const Place& x) {
-    switch (random_.below(19)) {
+    switch (random_.below(24)) {
       case 0:
       case 1:
       case 2: return append_conv(x);
@@ -140,11 +177,17 @@ class GraphWriter {
       case 15: return append_shuffle(x);
       case 16:
       case 17: return append_layer_norm(x);
+      case 18:
+      case 19:
+      case 20: return append_larger(x);
+      case 21:
+      case 22: return append_along_channels(x);
       default: return put(m_.global_avg_pool2d(x.node), Shape{x.shape[0], 1, 1});
     }
   }
 
   void append_to_row(const Place& x) {
+    if (chance(0.06f)) return append_along_channels(x);
     switch (random_.below(5)) {
       case 4: return append_slice(x);
       case 0: return append_relu(x);
@@ -184,7 +227,7 @@ class GraphWriter {
     const bool few = x.shape[1] * x.shape[2] < 4;
     const double eps = one_of<double>({1e-3, 1e-2, 0.1});
     const std::int64_t groups = one_of<std::int64_t>({1, x.shape[0]});
-    if (chance(0.5f) && x.shape.numel() > groups)
+    if (chance(0.6f) && x.shape.numel() > groups)
       put(m_.group_norm(name("gn"), x.node, {.groups = groups, .eps = few ? 0.1 : eps, .affine = chance(0.7f)}),
           x.shape);
     else
