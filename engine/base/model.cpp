@@ -194,8 +194,11 @@ ModelBuilder::Node ModelBuilder::batch_norm2d(const std::string& name, Node x, c
   if (!(options.momentum >= 0 && options.momentum <= 1)) fail(name, "momentum must be in [0, 1]");
   const Node node = append(name, options, {x.index}, in);
   const Shape channels{in[0]};
-  parameter(name + ".weight", channels, node, {InitKind::constant, 1});
-  parameter(name + ".bias", channels, node, {InitKind::constant, 0});
+  if (options.affine) {
+    parameter(name + ".weight", channels, node, {InitKind::constant, 1});
+    parameter(name + ".bias", channels, node, {InitKind::constant, 0});
+  }
+  if (!options.track_running_stats) return node;
   buffer({name + ".running_mean", channels, DType::f32, node.index, BufferKind::running_mean});
   buffer({name + ".running_var", channels, DType::f32, node.index, BufferKind::running_var});
   buffer({name + ".num_batches_tracked", Shape{}, DType::i64, node.index, BufferKind::num_batches_tracked});

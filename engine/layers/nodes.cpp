@@ -252,6 +252,7 @@ class Fuser : Layers {
   void make_norm(Node& node, std::size_t i) {
     node.kind = NodeKind::norm;
     node.norm = norms_++;
+    node.tracked = std::get<BatchNorm2d>(layer(i).kind).track_running_stats;
     attach_parameters(node, i, true);
     take(node, i, layer(i).name);
   }
@@ -263,7 +264,7 @@ class Fuser : Layers {
       make_norm(node, index(input));
       break;
     }
-    if (node.weight < 0) node.kind = NodeKind::add;
+    if (node.norm < 0) node.kind = NodeKind::add;
     take(node, i, "add");
   }
   void make_max_pool(Node& node, std::size_t i) {
@@ -303,7 +304,7 @@ std::vector<NormNeighbours> norm_neighbours(const std::vector<Node>& nodes, bool
   std::vector<NormNeighbours> all(nodes.size());
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const Node& node = nodes[i];
-    if (node.kind != NodeKind::norm) continue;
+    if (node.kind != NodeKind::norm || node.weight < 0 || !node.tracked) continue;
     NormNeighbours& own = all[i];
     const int number = static_cast<int>(i), before = node.inputs[0];
     if (is_conv(before) && !nodes[at(before)].relu && readers[at(before)].size() == 1) all[at(before)].folds = number;

@@ -55,8 +55,9 @@ struct Node {
   std::optional<Function> function;             // of an activation
   int weight = -1;                              // index in Model::parameters()
   int bias = -1;
-  int norm = -1;   // index among the batch normalisations, in node order
-  int layer = -1;  // index of the layer that has the parameters
+  bool tracked = true;  // norm: it has running statistics
+  int norm = -1;        // index among the batch normalisations, in node order
+  int layer = -1;       // index of the layer that has the parameters
 };
 
 // Returns the nodes in topological order; the last one is the output. Omits dropout layers if `dropout` is false.
@@ -80,8 +81,9 @@ struct NormNeighbours {
   int folds = -1;       // of a convolution without ReLU: the normalisation that alone reads its result
 };
 
-// Returns the neighbours of every node. `adjacent`: only nodes that are consecutive in node order, so that the
-// statistics of all replicas are gathered in the same order as without fusion.
+// Returns the neighbours of every node; a normalisation without weights or without running statistics has none.
+// `adjacent`: only nodes that are consecutive in node order, so that the statistics of all replicas are gathered in the
+// same order as without fusion.
 std::vector<NormNeighbours> norm_neighbours(const std::vector<Node>& nodes, bool adjacent);
 
 // The batch normalisations of a model, with the offsets of their running statistics and of the statistics of a batch in

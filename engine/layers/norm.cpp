@@ -42,7 +42,7 @@ void finish(Planner& plan, const Node& node, const NodeResult& result, const Nod
               .dx = dx.where});
     plan.gradients.give(node.inputs[0], dx, true);
   }
-  plan.gradients.finished(node.weight, node.bias);
+  if (node.weight >= 0) plan.gradients.finished(node.weight, node.bias);
   if (addend) plan.gradients.give(node.inputs[1], dz.value, dz.owned);
 }
 
@@ -89,18 +89,19 @@ void forward_norm(Planner& plan, const Node& node, const PlanValue& x, NodeResul
     return forward_after_fold(plan, node, result);
   PlanSteps& steps = plan.forward;
   const Norm& norm = plan.norms.norm(node.norm);
-  const bool sync = plan.options.norm == BatchNormMode::sync;
+  const bool training = plan.options.training, sync = training && plan.options.norm == BatchNormMode::sync;
   result.x = plan.as(steps, node.name, x, plan.computed(x.desc));
   const bool taken = node.inputs[0] >= 0 && takes_moments(plan, plan.nodes[index(node.inputs[0])]);
   if (!taken || sync) result.saved = plan.new_doubles(1 + 2 * norm.channels);
   const std::size_t element = size_of(plan.context.compute_type());
   const Ref mean{Space::running_statistics, static_cast<std::size_t>(norm.mean) * element},
       variance{Space::running_statistics, static_cast<std::size_t>(norm.variance) * element};
-  if (plan.options.training) {
+  if (training || !node.tracked) {
     if (!taken) {
-      plan.add(steps, node.name, "moments", plan.make(BatchNormMoments{result.x.desc, plan.eps_of_shard(norm)}),
+      const std::optional<double> eps = training ? plan.eps_of_shard(norm) : norm.eps;
+      plan.add(steps, node.name, "moments", plan.make(BatchNormMoments{result.x.desc, eps}),
                {.x = result.x.where,
-                .moments = plan.statistics.own_moments(norm),
+                .moments = training ? plan.statistics.own_moments(norm) : plan.new_doubles(1 + 2 * norm.channels).where,
                 .stats = sync ? Ref{} : result.saved.where});
       steps.back().ends_segment = sync;
     }
@@ -169,8 +170,12 @@ void backward_norm(Planner& plan, const Node& node, const NodeResult& result, st
   const bool writes = two || (node.relu && addend);
   NodeGradient dz = dy;
   if (writes) dz = {dy.owned ? dy.value : second.owned && two ? second.value : plan.new_value(dy.value.desc), true};
-  const TensorDesc channels = plan.channels_desc(norm.channels);
-  const PlanValue dw = plan.gradients.target(node.weight, channels), db = plan.gradients.target(node.bias, channels);
+  const bool affine = node.weight >= 0;
+  PlanValue dw, db;
+  if (affine) {
+    const TensorDesc channels = plan.channels_desc(norm.channels);
+    dw = plan.gradients.target(node.weight, channels), db = plan.gradients.target(node.bias, channels);
+  }
   const Ref y = node.relu ? result.y.where : Ref{};
   plan.add(steps, node.name, "backward sums", plan.make(BatchNormBackwardSums{result.x.desc, node.relu}),
            {.dy = dy.value.where,
@@ -183,8 +188,10 @@ void backward_norm(Planner& plan, const Node& node, const NodeResult& result, st
             .dbias = db.where,
             .dz = writes ? dz.value.where : Ref{}});
   plan.gradients.end_sums(norm);
-  plan.gradients.store(node.name + " weight", node.weight, dw);
-  plan.gradients.store(node.name + " bias", node.bias, db);
+  if (affine) {
+    plan.gradients.store(node.name + " weight", node.weight, dw);
+    plan.gradients.store(node.name + " bias", node.bias, db);
+  }
 
   finish(plan, node, result, dz, node.relu && !writes);
 }

@@ -62,10 +62,10 @@ class ForwardOp : public NormOp {
     const float *weight = static_cast<const float*>(args.weight), *bias = static_cast<const float*>(args.bias);
     float *shift = static_cast<float*>(workspace), *scale = shift + channels_, *offset = scale + channels_;
     for (std::int64_t c = 0; c < view_.c; ++c) {
-      const double mean = stats[1 + c], slope = weight[c] * stats[1 + view_.c + c];
+      const double mean = stats[1 + c], slope = (weight ? weight[c] : 1) * stats[1 + view_.c + c];
       shift[c] = static_cast<float>(mean);
       scale[c] = static_cast<float>(slope);
-      offset[c] = static_cast<float>(bias[c] - (mean - static_cast<double>(shift[c])) * slope);
+      offset[c] = static_cast<float>((bias ? bias[c] : 0) - (mean - static_cast<double>(shift[c])) * slope);
     }
     for (std::int64_t c = view_.c; c < channels_; ++c) shift[c] = scale[c] = offset[c] = 0;
     with_element_type(tensors_[0].type, [&]<typename T>() {
@@ -101,7 +101,7 @@ class BackwardOp : public NormOp {
         sum += sums[part * 2 * view_.c + c];
         product += sums[part * 2 * view_.c + view_.c + c];
       }
-      const double mean = stats[1 + c], inv_std = stats[1 + view_.c + c], factor = weight[c] * inv_std;
+      const double mean = stats[1 + c], inv_std = stats[1 + view_.c + c], factor = (weight ? weight[c] : 1) * inv_std;
       const double tilt = -factor * inv_std * product * share;
       shift[c] = static_cast<float>(mean);
       scale[c] = static_cast<float>(factor);
@@ -450,8 +450,8 @@ class BackwardSumsOp : public GroupedSums {
     for (std::int64_t c = 0; c < channels; ++c) {
       const double mean = stats[1 + c], inv_std = stats[1 + channels + c];
       products[c] = (products[c] - (mean - static_cast<double>(shift[c])) * sums[c]) * inv_std;
-      dweight[c] = static_cast<float>(products[c]);
-      dbias[c] = static_cast<float>(sums[c]);
+      if (dweight) dweight[c] = static_cast<float>(products[c]);
+      if (dbias) dbias[c] = static_cast<float>(sums[c]);
     }
   }
 

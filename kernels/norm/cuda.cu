@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kNormThreads)
     const double slope = per_value > 0 ? own.inv_std * product * per_value : 0;
     const float shift = static_cast<float>(own.mean);
     shifts[slot] = shift;
-    scales[slot] = static_cast<float>(own.inv_std * weight[channel]);
+    scales[slot] = static_cast<float>(own.inv_std * (weight ? weight[channel] : 1));
     slopes[slot] = static_cast<float>(slope);
     offsets[slot] = static_cast<float>((per_value > 0 ? sum * per_value : 0) + (shift - own.mean) * slope);
   });

@@ -109,16 +109,17 @@ __device__ __forceinline__ ChannelStats channel_stats(const double* stats, unsig
 }
 
 // Normalisation of one channel: y = (x - shift) * scale + offset. shift is the float
-// nearest to the mean; the offset accounts for the difference to the mean.
+// nearest to the mean; the offset accounts for the difference to the mean. A null weight is 1, a null bias is 0.
 struct NormAffine {
   float shift, scale, offset;
 };
 __device__ __forceinline__ NormAffine norm_affine(const double* stats, const float* weight, const float* bias,
                                                   unsigned channels, unsigned channel) {
   const ChannelStats own = channel_stats(stats, channels, channel);
-  const double scale = own.inv_std * weight[channel];
+  const double scale = own.inv_std * (weight ? weight[channel] : 1);
   const float shift = static_cast<float>(own.mean);
-  return {shift, static_cast<float>(scale), static_cast<float>((shift - own.mean) * scale + bias[channel])};
+  return {shift, static_cast<float>(scale),
+          static_cast<float>((shift - own.mean) * scale + (bias ? bias[channel] : 0))};
 }
 __device__ __forceinline__ float normalized(float x, float shift, float scale, float offset) {
   return fmaf(x - shift, scale, offset);

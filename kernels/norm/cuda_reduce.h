@@ -146,15 +146,15 @@ __device__ __forceinline__ void end_part(const PartsOfMoments& of, const NormCut
 struct SumsEnd {
   const double* stats;
   double* sums;
-  float *dweight, *dbias;
+  float *dweight, *dbias;  // may be null
 
   __device__ void write(unsigned channels, unsigned channel, double sum, double product) const {
     const ChannelStats own = channel_stats(stats, channels, channel);
     product = (product + (static_cast<float>(own.mean) - own.mean) * sum) * own.inv_std;
     sums[channel] = sum;
     sums[channels + channel] = product;
-    dbias[channel] = static_cast<float>(sum);
-    dweight[channel] = static_cast<float>(product);
+    if (dbias) dbias[channel] = static_cast<float>(sum);
+    if (dweight) dweight[channel] = static_cast<float>(product);
   }
 };
 

@@ -105,7 +105,7 @@ struct BatchNormFold {
 DP_ON_EVERY_BACKEND(BatchNormFold);
 
 // y = (x - mean) * inv_std * weight + bias, plus the addend if `add`, then max(0, y) if relu. x, addend and y have x's
-// layout.
+// layout. In these ops a null weight is 1, a null bias is 0.
 struct BatchNormForward {
   static constexpr const char* kName = "batch_norm_forward";
   DP_ARGS(x, stats, weight, bias, addend, y);  // addend: null without add
@@ -119,8 +119,8 @@ DP_ON_EVERY_BACKEND(BatchNormForward);
 
 // Computes dz, the gradient of the ReLU's input: dz = y > 0 ? dy + dy2 : 0; without relu dz = dy + dy2. A null dy2
 // counts as zero. Also sums dz and dz * xhat over N,H,W, where xhat = (x - mean) * inv_std. `sums` is 2C doubles, first
-// the sums of dz. dbias and dweight are the same sums in the compute type. dz is written unless it is null, and may
-// alias dy or dy2. y is null without relu. All tensors have x's layout.
+// the sums of dz. dbias and dweight are the same sums in the compute type, or null. dz is written unless it is null,
+// and may alias dy or dy2. y is null without relu. All tensors have x's layout.
 struct BatchNormBackwardSums {
   static constexpr const char* kName = "batch_norm_backward_sums";
   DP_ARGS(dy, dy2, x, y, stats, sums, dweight, dbias, dz);  // dy2, y, dz: may be null

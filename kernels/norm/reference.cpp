@@ -153,7 +153,8 @@ class ForwardOp final : public NormOp<BatchNormForward> {
     double* y = f64(args.y);
     for (std::int64_t c = 0; c < channels_; ++c)
       each_of(c, [&](std::int64_t i) {
-        double value = (x[i] - stats[1 + c]) * stats[1 + channels_ + c] * weight[c] + bias[c];
+        double value = (x[i] - stats[1 + c]) * stats[1 + channels_ + c];
+        if (weight) value = value * weight[c] + bias[c];
         if (desc_.add) value += addend[i];
         y[i] = desc_.relu && value < 0 ? 0 : value;
       });
@@ -177,8 +178,8 @@ class BackwardSumsOp final : public NormOp<BatchNormBackwardSums> {
         product += gradient * (x[i] - stats[1 + c]) * stats[1 + channels_ + c];
         if (dz) dz[i] = gradient;
       });
-      sums[c] = dbias[c] = sum;
-      sums[channels_ + c] = dweight[c] = product;
+      sums[c] = sum, sums[channels_ + c] = product;
+      if (dweight) dbias[c] = sum, dweight[c] = product;
     }
   }
 };
@@ -203,7 +204,7 @@ class BackwardOp final : public NormOp<BatchNormBackward> {
         const double gradient = desc_.relu && !(y[i] > 0) ? 0 : dy[i];
         const double normalised = (x[i] - stats[1 + c]) * inv_std;
         const double through_stats = batch > 0 ? sum / batch + normalised * product / batch : 0;
-        dx[i] = weight[c] * inv_std * (gradient - through_stats);
+        dx[i] = (weight ? weight[c] : 1) * inv_std * (gradient - through_stats);
       });
     }
   }

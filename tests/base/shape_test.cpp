@@ -161,6 +161,17 @@ TEST_CASE("a model builder rejects upsampling, padding, transposed convolutions 
   CHECK_THROWS_WITH(m.conv_transpose2d("up", row, {.out_channels = 4}), Catch::Contains("(C, H, W)"));
 }
 
+TEST_CASE("a batch normalisation without weights has no parameters, and without running statistics no buffers") {
+  for (const bool affine : {false, true})
+    for (const bool tracked : {false, true}) {
+      dp::ModelBuilder m("norm", dp::Shape{4, 5, 7});
+      const auto x = m.batch_norm2d("bn", m.input(), {.affine = affine, .track_running_stats = tracked});
+      const dp::Model model = m.build(x);
+      CHECK(model.parameters().size() == (affine ? 2 : 0));
+      CHECK(model.buffers().size() == (tracked ? 3 : 0));
+    }
+}
+
 TEST_CASE("tensor views share memory, clones do not") {
   dp::Tensor t(dp::Shape{4, 2});
   dp::Tensor view = t.rows(1, 3);

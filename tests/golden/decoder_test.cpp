@@ -1,4 +1,5 @@
-// Upsampling, zero padding, PReLU, softmax and transposed convolutions against PyTorch in float64.
+// Upsampling, zero padding, PReLU, softmax, transposed convolutions, and batch normalisation without weights or running
+// statistics, against PyTorch in float64.
 #include "golden/golden_cases.h"
 #include "kernels/layer_calls.h"
 #include "support/catch.h"
@@ -24,7 +25,8 @@ Resampling resampling_of(const GoldenFile& golden, const std::string& prefix) {
       static_cast<Resampling::Mode>(how[0]), how[1] != 0, how[2], {static_cast<int>(how[3]), static_cast<int>(how[4])}};
 }
 
-// Trains the model for a step and evaluates it in the engine. Compares outputs and gradients of parameters.
+// Trains the model for a step and evaluates it in the engine. Compares outputs, gradients of parameters and running
+// statistics.
 void check_model(DeviceKind kind, const GoldenFile& golden, const std::string& prefix, const Model& model) {
   const double tolerance = golden_tolerance(kind, prefix);
   const auto error = [&](const std::string& name, const Tensor& actual) {
@@ -49,6 +51,8 @@ void check_model(DeviceKind kind, const GoldenFile& golden, const std::string& p
     INFO(name);
     CHECK(error("gradient." + name, gradient) <= tolerance);
   }
+  for (const auto& [name, tensor] : net.weights())
+    if (golden.has(prefix + "after." + name)) CHECK(error("after." + name, tensor) <= tolerance);
   CHECK(error("prediction", net.predict(golden.at(prefix + "x"))) <= tolerance);
 }
 
@@ -98,6 +102,20 @@ TEST_CASE("conv_transpose2d equals torch.nn.ConvTranspose2d, and gives PyTorch's
                                         .bias = all[11] != 0,
                                         .dilation = pair(4)});
     check_model(kind, golden, prefix, m.build(m.flatten(up)));
+  });
+}
+
+TEST_CASE("batch_norm2d without weights or running statistics equals PyTorch's, also in evaluation") {
+  const GoldenFile golden("decoder.safetensors");
+  for_each_case(golden, "batch_norm2d", 3, [&](DeviceKind kind, const std::string& prefix) {
+    const int number = prefix[prefix.size() - 2] - '0';
+    const BatchNorm2d options{.affine = number == 1, .track_running_stats = number == 0};
+    ModelBuilder m("norms", {5, 4, 6});
+    const auto x = m.conv2d("before", m.input(), {.out_channels = 5, .kernel = 1, .bias = false});
+    const auto y = m.activation(m.batch_norm2d("bn1", x, options), Silu{});
+    const auto z =
+        m.batch_norm2d("bn2", m.conv2d("conv", y, {.out_channels = 5, .padding = 1, .bias = false}), options);
+    check_model(kind, golden, prefix, m.build(m.flatten(m.add(z, x))));
   });
 }
 

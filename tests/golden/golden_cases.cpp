@@ -43,6 +43,7 @@ double golden_tolerance(DeviceKind kind, const std::string& name) {
       {"prelu", 2e-6, 1e-14},
       {"softmax", 2e-6, 2e-15},
       {"conv_transpose2d", 2.5e-6, 3e-15},
+      {"batch_norm2d", 5e-6, 2e-14},
       {"decoder", 5e-6, 1e-13},
       {"add", 3e-7, 0},
       {"multiply", 1e-6, 1e-15},

@@ -127,6 +127,33 @@ TEST_CASE("output and gradient have the accuracy of float32 for a large mean") {
   in_both_layouts([&](OpRig& rig, bool preferred) { check_equal(batch_norm(rig, norm, {2, 4}, preferred), expected); });
 }
 
+TEST_CASE("a batch normalisation without weights gives the bits of weights of one and biases of zero") {
+  Random random(60, RandomUse::synthetic);
+  for (const Shape& shape : {Shape{3, 20, 6, 5}, Shape{5, 3, 4, 1}}) {
+    const NormCase norm = random_norm(shape, false, false, false, random);
+    HostTensor ones = zeros({shape[1]});
+    std::fill(ones.values.begin(), ones.values.end(), 1.0);
+    in_both_layouts([&](OpRig& rig, bool preferred) {
+      const kernels::Layout layout = preferred ? rig.preferred(shape) : rig.plain(shape);
+      Doubles stats;
+      batch_norm_moments(rig, norm.x, layout, norm.eps, &stats);
+      const auto forward = [&](const HostTensor& weight, const HostTensor& bias) {
+        return batch_norm_forward(rig, norm.x, stats, weight, bias, nullptr, false, layout).values;
+      };
+      CHECK(forward({}, {}) == forward(ones, zeros({shape[1]})));
+      const auto sums = [&](bool affine) {
+        return batch_norm_backward_sums(rig, norm.dy, nullptr, norm.x, nullptr, stats, Dz::nowhere, layout, affine)
+            .sums;
+      };
+      CHECK(sums(false) == sums(true));
+      const auto backward = [&](const HostTensor& weight) {
+        return batch_norm_backward(rig, norm.dy, norm.x, nullptr, stats, weight, sums(true), false, layout).values;
+      };
+      CHECK(backward({}) == backward(ones));
+    });
+  }
+}
+
 TEST_CASE("a single value normalises to the bias and passes no gradient") {
   Random random(58, RandomUse::synthetic);
   const NormCase norm = random_norm({1, 20, 1, 1}, false, false, false, random);

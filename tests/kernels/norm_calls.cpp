@@ -90,16 +90,17 @@ HostTensor batch_norm_forward(OpRig& rig, const HostTensor& x, const Doubles& st
                               const HostTensor& bias, const HostTensor* addend, bool relu, const Layout& layout) {
   const auto op = rig.context().make_op(BatchNormForward{rig.desc(x.shape, layout), relu, addend != nullptr});
   const TensorDesc desc = op->tensors()[0];
-  std::optional<DeviceTensor> added;
+  std::optional<DeviceTensor> added, scale, offset;
   if (addend) added = rig.upload(*addend, desc);
+  if (!weight.values.empty()) scale = upload_plain(rig, weight), offset = upload_plain(rig, bias);
   const DeviceTensor y = rig.poisoned(desc);
-  rig.run(*op, {rig.upload(x, desc).data(), upload_doubles(rig, stats)->data(), upload_plain(rig, weight).data(),
-                upload_plain(rig, bias).data(), added ? added->data() : nullptr, y.data()});
+  rig.run(*op, {rig.upload(x, desc).data(), upload_doubles(rig, stats)->data(), data_or_null(scale),
+                data_or_null(offset), data_or_null(added), y.data()});
   return rig.download(y);
 }
 
 NormSums batch_norm_backward_sums(OpRig& rig, const HostTensor& dy, const HostTensor* dy2, const HostTensor& x,
-                                  const HostTensor* y, const Doubles& stats, Dz dz, const Layout& layout) {
+                                  const HostTensor* y, const Doubles& stats, Dz dz, const Layout& layout, bool affine) {
   const auto op = rig.context().make_op(BatchNormBackwardSums{rig.desc(x.shape, layout), y != nullptr});
   const TensorDesc desc = op->tensors()[0];
   const DeviceTensor first = rig.upload(dy, desc), own = rig.poisoned(desc);
@@ -110,10 +111,12 @@ NormSums batch_norm_backward_sums(OpRig& rig, const HostTensor& dy, const HostTe
   const Shape channels{x.shape[1]};
   const DeviceTensor dweight = poisoned_plain(rig, channels), dbias = poisoned_plain(rig, channels);
   const auto sums = poisoned_doubles(rig, of_channels(x));
-  rig.run(*op, {first.data(), second ? second->data() : nullptr, rig.upload(x, desc).data(),
-                out ? out->data() : nullptr, upload_doubles(rig, stats)->data(), sums->data(), dweight.data(),
-                dbias.data(), dz == Dz::nowhere ? nullptr : to.data()});
-  NormSums result{download_doubles(rig, *sums, of_channels(x)), rig.download(dweight), rig.download(dbias), {}};
+  rig.run(*op,
+          {first.data(), second ? second->data() : nullptr, rig.upload(x, desc).data(), out ? out->data() : nullptr,
+           upload_doubles(rig, stats)->data(), sums->data(), affine ? dweight.data() : nullptr,
+           affine ? dbias.data() : nullptr, dz == Dz::nowhere ? nullptr : to.data()});
+  NormSums result{download_doubles(rig, *sums, of_channels(x)), {}, {}, {}};
+  if (affine) result.dweight = rig.download(dweight), result.dbias = rig.download(dbias);
   if (dz != Dz::nowhere) result.dz = rig.download(to);
   return result;
 }
@@ -125,11 +128,11 @@ HostTensor batch_norm_backward(OpRig& rig, const HostTensor& dz, const HostTenso
   const auto op = rig.context().make_op(BatchNormBackward{rig.desc(x.shape, layout), parts, y != nullptr});
   const TensorDesc desc = op->tensors()[0];
   const DeviceTensor gradient = rig.upload(dz, desc), dx = in_place ? gradient : rig.poisoned(desc);
-  std::optional<DeviceTensor> out;
+  std::optional<DeviceTensor> out, scale;
   if (y) out = rig.upload(*y, desc);
-  rig.run(*op,
-          {gradient.data(), rig.upload(x, desc).data(), out ? out->data() : nullptr, upload_doubles(rig, stats)->data(),
-           upload_plain(rig, weight).data(), upload_doubles(rig, sums)->data(), dx.data()});
+  if (!weight.values.empty()) scale = upload_plain(rig, weight);
+  rig.run(*op, {gradient.data(), rig.upload(x, desc).data(), out ? out->data() : nullptr,
+                upload_doubles(rig, stats)->data(), data_or_null(scale), upload_doubles(rig, sums)->data(), dx.data()});
   return rig.download(dx);
 }
 

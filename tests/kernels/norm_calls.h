@@ -32,6 +32,7 @@ struct NormRunning {
 void batch_norm_track(OpRig& rig, std::span<const NormRunning> norms, int parts);
 Doubles batch_norm_running(OpRig& rig, const HostTensor& mean, const HostTensor& variance, double eps = 1e-5);
 
+// In these functions an empty weight, with an empty bias, stands for a normalisation without them.
 HostTensor batch_norm_forward(OpRig& rig, const HostTensor& x, const Doubles& stats, const HostTensor& weight,
                               const HostTensor& bias, const HostTensor* addend, bool relu,
                               const kernels::Layout& layout);
@@ -40,11 +41,12 @@ HostTensor batch_norm_forward(OpRig& rig, const HostTensor& x, const Doubles& st
 enum class Dz { nowhere, own, over_dy, over_dy2 };
 struct NormSums {
   Doubles sums;
-  HostTensor dweight, dbias, dz;  // dz is empty for Dz::nowhere
+  HostTensor dweight, dbias, dz;  // dz is empty for Dz::nowhere, the others unless affine
 };
 // With ReLU if `y` is given. `dy2` may be null.
 NormSums batch_norm_backward_sums(OpRig& rig, const HostTensor& dy, const HostTensor* dy2, const HostTensor& x,
-                                  const HostTensor* y, const Doubles& stats, Dz dz, const kernels::Layout& layout);
+                                  const HostTensor* y, const Doubles& stats, Dz dz, const kernels::Layout& layout,
+                                  bool affine = true);
 // `sums`: of one or several parts. With ReLU if `y` is given.
 HostTensor batch_norm_backward(OpRig& rig, const HostTensor& dz, const HostTensor& x, const HostTensor* y,
                                const Doubles& stats, const HostTensor& weight, const Doubles& sums, bool in_place,

@@ -75,7 +75,9 @@ struct ConvTranspose2d {
 // evaluation.
 struct BatchNorm2d {
   double eps = 1e-5;
-  double momentum = 0.1;  // of the running statistics: r = (1 - momentum) * r + momentum * batch value
+  double momentum = 0.1;            // of the running statistics: r = (1 - momentum) * r + momentum * batch value
+  bool affine = true;               // a weight and a bias for each channel
+  bool track_running_stats = true;  // false: an evaluation uses the statistics of the samples that a replica evaluates
 };
 // Splits the channels of each sample into groups of equal size and normalises each group by its mean and variance over
 // its channels, H and W, in training and evaluation alike.

@@ -231,7 +231,7 @@ class GraphWriter {
       put(m_.group_norm(name("gn"), x.node, {.groups = groups, .eps = few ? 0.1 : eps, .affine = chance(0.7f)}),
           x.shape);
     else
-      put(m_.batch_norm2d(name("bn"), x.node, {.eps = few ? 0.1 : eps}), x.shape);
+      put(m_.batch_norm2d(name("bn"), x.node, {.eps = few ? 0.1 : eps, .affine = chance(0.85f)}), x.shape);
     if (chance(0.5f)) append_add_to_newest();
     if (chance(0.5f)) append_relu(read_newest());
   }
