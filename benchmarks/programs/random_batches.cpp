@@ -38,7 +38,7 @@ std::vector<Batch> resident_batches(const Model& model, std::int64_t batch, int 
   const auto channels = static_cast<std::size_t>(model.input()[0]);
   ImageSet set{Tensor(model.input().prepended(batch * count), DType::u8),
                {std::vector<float>(channels, 0.5f), std::vector<float>(channels, 0.29f)},  // about mean 0, deviation 1
-               {.padding = 4, .flip = true}};
+               {.padding = 4, .flip = Flip::random}};
   for (std::uint8_t& byte : set.images.span<std::uint8_t>()) byte = static_cast<std::uint8_t>(random.below(256));
   const auto shared = std::make_shared<const ImageSet>(std::move(set));
   std::vector<Batch> batches;

@@ -6,15 +6,10 @@
 #include <span>
 #include <vector>
 
+#include "data/augment/image_ops.h"
 #include "dp/random.h"
 
 namespace dp {
-
-struct Region {
-  std::int64_t left = 0, top = 0, width = 0, height = 0;
-
-  friend bool operator==(const Region&, const Region&) = default;
-};
 
 // Borrowed interleaved RGB pixels, one byte per channel.
 struct RgbView {

@@ -76,7 +76,8 @@ std::shared_ptr<const Dataset> read_cifar(std::span<ByteReader* const> files, co
   labels.reserve(total);
   for (ByteReader* file : files) read_file(*file, format, layout, pixels, labels);
   return std::make_shared<MemoryDataset>(kImage, format.classes.back(), normalization, std::move(pixels),
-                                         std::move(labels), Augmentation{.padding = 4, .flip = true}, std::move(names));
+                                         std::move(labels), Augmentation{.padding = 4, .flip = Flip::random},
+                                         std::move(names));
 }
 
 namespace {

@@ -67,7 +67,7 @@ class ImageFolder final : public Dataset {
   std::vector<std::string> class_names() const override { return list_.classes; }
   const Normalization& normalization() const override { return normalization_; }
   std::int32_t label(std::int64_t index) const override { return list_.labels[static_cast<std::size_t>(index)]; }
-  Augmentation augmentation() const override { return {.flip = true}; }
+  Augmentation augmentation() const override { return {.flip = Flip::random}; }
   bool varies() const override { return true; }
   // The path below the class's folder or in the list, and the size: "a.png 1234".
   std::string sample_id(std::int64_t index) const override {

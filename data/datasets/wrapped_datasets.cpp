@@ -1,4 +1,5 @@
-// Data sets that wrap another one: bad images replaced, labels of another list of classes, or a part of the images.
+// Data sets that wrap another one: another augmentation, bad images replaced, labels of another list of classes, or a
+// part of the images.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -10,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "data/augment/policies.h"
 #include "data/threads.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
@@ -50,6 +52,26 @@ class ForwardedDataset : public Dataset {
 };
 
 }  // namespace
+
+namespace {
+
+class ChangedAugmentation final : public ForwardedDataset {
+ public:
+  ChangedAugmentation(std::shared_ptr<const Dataset> dataset, const Augmentation& changes)
+      : ForwardedDataset(std::move(dataset)), augmentation_(changed(whole().augmentation(), changes)) {
+    require_valid(augmentation_, image_shape());
+  }
+  Augmentation augmentation() const override { return augmentation_; }
+
+ private:
+  Augmentation augmentation_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Dataset> with_augmentation(std::shared_ptr<const Dataset> dataset, const Augmentation& changes) {
+  return std::make_shared<ChangedAugmentation>(std::move(dataset), changes);
+}
 
 // Images that cannot be read: found beforehand, or replaced while training.
 

@@ -20,26 +20,34 @@ void fill_order(std::span<std::int64_t> order, bool shuffle, std::uint64_t seed,
 // Immutable after construction and shared by all loader threads. fill() allocates nothing.
 class BatchFiller {
  public:
-  // Borrows `dataset`. Error(usage) when its normalisation does not fit its images.
+  // Borrows `dataset`. Error(usage) when its normalisation or its augmentation does not fit its images.
   BatchFiller(const Dataset& dataset, bool augment, std::uint64_t seed);
 
-  std::size_t image_bytes() const { return static_cast<std::size_t>(channels_ * rows_ * columns_); }
+  // Of a thread that fills batches.
+  std::size_t scratch_bytes() const { return scratch_bytes_; }
 
   // Fills batch.labels, batch.samples and the augmentation key in batch.resident. Fills batch.images too, unless the
   // images are device-resident (batch.resident.set). batch.size() must equal samples.size(). `scratch` has
-  // image_bytes() bytes and belongs to the calling thread. Returns early, with an incomplete batch, once `cancelled` is
-  // set. Error(data) for a label outside the dataset's classes.
+  // scratch_bytes() bytes, aligned as float, and belongs to the calling thread. Returns early, with an incomplete
+  // batch, once `cancelled` is set. Error(data) for a label outside the dataset's classes.
   void fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch, std::span<std::uint8_t> scratch,
             const std::atomic<bool>& cancelled) const;
 
  private:
+  // Of an image's random numbers.
+  struct Key {
+    std::int64_t epoch, sample;
+  };
+  std::size_t image_bytes() const { return static_cast<std::size_t>(channels_ * rows_ * columns_); }
   void copy_image(const std::uint8_t* in, float* out) const;
-  void copy_augmented(const std::uint8_t* in, Random& random, float* out) const;
+  void copy_augmented(const Key& key, std::span<std::uint8_t> scratch, float* out) const;
 
   const Dataset& dataset_;
   std::int64_t channels_, rows_, columns_, classes_;
   bool augment_;
   Augmentation augmentation_;
+  bool changes_bytes_ = false;
+  std::size_t spare_bytes_ = 0, scratch_bytes_ = 0;
   std::uint64_t seed_;
   std::vector<std::array<float, 256>> table_;  // per channel: normalised value of each byte
 };

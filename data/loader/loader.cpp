@@ -11,6 +11,7 @@
 #include <thread>
 #include <utility>
 
+#include "data/augment/policies.h"
 #include "data/loader/batch_filler.h"
 #include "data/threads.h"
 #include "dp/error.h"
@@ -39,9 +40,11 @@ BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t see
   channels_ = shape[0];
   rows_ = shape[1];
   columns_ = shape[2];
-  if (augmentation_.padding < 0)
-    throw Error(ErrorCode::usage, "the padding of the augmentation is " + std::to_string(augmentation_.padding) +
-                                      " pixels; give 0 or more");
+  require_valid(augmentation_, shape);
+  if (!augment) augmentation_ = {};
+  changes_bytes_ = changes_bytes(augmentation_);
+  spare_bytes_ = spare_bytes(augmentation_, shape.numel());
+  scratch_bytes_ = dp::scratch_bytes(augmentation_, shape.numel());
   const Normalization& normalization = dataset.normalization();
   const auto channels = static_cast<std::size_t>(channels_);
   if (normalization.mean.size() != channels || normalization.std.size() != channels ||
@@ -74,14 +77,12 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
     if (resident) {
       // The device makes the image from its resident bytes.
     } else if (augment_) {
-      Random random(seed_, RandomUse::augment, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(sample));
-      dataset_.read(sample, scratch, &random);
-      copy_augmented(scratch.data(), random, out);
+      copy_augmented({epoch, sample}, scratch, out);
     } else {
-      dataset_.read(sample, scratch, nullptr);
+      dataset_.read(sample, scratch.first(image_bytes()), nullptr);
       copy_image(scratch.data(), out);
     }
-    if (!resident) out += scratch.size();
+    if (!resident) out += image_bytes();
     *labels++ = label;
     if (!batch.targets.empty()) {
       dataset_.targets(sample, {targets, static_cast<std::size_t>(classes_)});
@@ -98,29 +99,58 @@ void BatchFiller::copy_image(const std::uint8_t* in, float* out) const {
   }
 }
 
-// Pads with black, crops a random window of the original size, and flips horizontally with probability 1/2.
-void BatchFiller::copy_augmented(const std::uint8_t* in, Random& random, float* out) const {
-  const std::int64_t padding = augmentation_.padding;
-  std::int64_t down = 0, right = 0;
-  if (padding > 0) {
-    const auto places = static_cast<std::uint32_t>(2 * padding + 1);
-    down = static_cast<std::int64_t>(random.below(places)) - padding;
-    right = static_cast<std::int64_t>(random.below(places)) - padding;
-  }
-  const bool flip = augmentation_.flip && random.below(2) == 1;
-  if (down == 0 && right == 0 && !flip) return copy_image(in, out);
-  for (const auto& table : table_) {
-    for (std::int64_t y = 0; y < rows_; ++y) {
-      const std::int64_t from_y = y + down;
-      const bool row_inside = from_y >= 0 && from_y < rows_;
-      for (std::int64_t x = 0; x < columns_; ++x) {
-        const std::int64_t from_x = (flip ? columns_ - 1 - x : x) + right;
-        const bool inside = row_inside && from_x >= 0 && from_x < columns_;
-        *out++ = table[inside ? in[from_y * columns_ + from_x] : 0];
-      }
+namespace {
+
+// Copies the part of a plane that the crop selects; what lies outside the plane is byte 0. `of` maps each byte.
+template <typename To, typename Function>
+To* copy_part(const std::uint8_t* plane, std::int64_t rows, std::int64_t columns, const Crop& crop, bool upside_down,
+              const Function& of, To* out) {
+  for (std::int64_t y = 0; y < rows; ++y) {
+    const std::int64_t from_y = (upside_down ? rows - 1 - y : y) + crop.down;
+    const bool row_inside = from_y >= 0 && from_y < rows;
+    for (std::int64_t x = 0; x < columns; ++x) {
+      const std::int64_t from_x = (crop.flip ? columns - 1 - x : x) + crop.right;
+      const bool inside = row_inside && from_x >= 0 && from_x < columns;
+      *out++ = of[inside ? plane[from_y * columns + from_x] : 0];
     }
-    in += rows_ * columns_;
   }
+  return out;
+}
+
+struct Unchanged {
+  std::uint8_t operator[](std::uint8_t byte) const { return byte; }
+};
+
+}  // namespace
+
+// `scratch`: what vary() needs, the image as it is read, and its crop if bytes change.
+void BatchFiller::copy_augmented(const Key& key, std::span<std::uint8_t> scratch, float* out) const {
+  std::uint8_t* const in = scratch.data() + spare_bytes_;
+  Random random(seed_, RandomUse::augment, static_cast<std::uint64_t>(key.epoch),
+                static_cast<std::uint64_t>(key.sample));
+  dataset_.read(key.sample, {in, image_bytes()}, &random);
+  Crop crop = draw_crop(random, augmentation_.padding.value_or(0), augmentation_.flip == Flip::random);
+  if (augmentation_.flip == Flip::alternating) crop.flip = alternates(seed_, key.epoch, key.sample);
+  const bool upside_down = augmentation_.vflip.value_or(false) && random.below(2) == 1;
+  const std::int64_t pixels = rows_ * columns_;
+  if (changes_bytes_) {
+    const Planes part{in + image_bytes(), channels_, rows_, columns_};
+    std::uint8_t* to = part.bytes;
+    for (std::int64_t c = 0; c < channels_; ++c)
+      to = copy_part(in + c * pixels, rows_, columns_, crop, upside_down, Unchanged{}, to);
+    vary(part, augmentation_, random, scratch.first(spare_bytes_));
+    copy_image(part.bytes, out);
+  } else if (crop.down == 0 && crop.right == 0 && !crop.flip && !upside_down) {
+    copy_image(in, out);
+  } else {
+    float* to = out;
+    for (std::int64_t c = 0; c < channels_; ++c)
+      to = copy_part(in + c * pixels, rows_, columns_, crop, upside_down, table_[static_cast<std::size_t>(c)], to);
+  }
+  const float erased = augmentation_.random_erase.value_or(0);
+  if (erased > 0 && random.uniform() < erased)
+    if (const auto rectangle = random_rectangle(rows_, columns_, random))
+      erase(out, channels_, pixels, columns_, *rectangle);
 }
 
 namespace {
@@ -151,6 +181,9 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
     refuse("the device-resident images have shape " + to_string(options.resident->images.shape()) +
            ", but the dataset has " + std::to_string(size) + " of " + to_string(dataset->image_shape()) +
            "; use read_images() of that dataset");
+  if (const std::string option = only_on_host(dataset->augmentation());
+      options.resident && options.augment && !option.empty())
+    refuse(option + " does not work with a device-resident data set; use --images-on host");
   if (options.slots <= kHeld)
     refuse("the number of loader slots is " + std::to_string(options.slots) + "; give " + std::to_string(kHeld + 1) +
            " or more");
@@ -207,7 +240,7 @@ struct Loader::State {
       if (options.ranks > 1) slot.full.global = batch_rows, slot.last.global = last_rows;
     }
     if (options.ranks > 1) own_samples.resize(static_cast<std::size_t>(batches * share(batch_rows, options)));
-    scratch.assign(static_cast<std::size_t>(options.workers), std::vector<std::uint8_t>(filler.image_bytes()));
+    scratch.assign(static_cast<std::size_t>(options.workers), std::vector<std::uint8_t>(filler.scratch_bytes()));
     threads.reserve(static_cast<std::size_t>(options.workers));
     try {
       for (int worker = 0; worker < options.workers; ++worker) threads.emplace_back([this, worker] { work(worker); });
@@ -371,7 +404,7 @@ struct Loader::State {
   std::vector<std::int64_t> order, own_samples;
   std::int64_t epoch = 0;
 
-  std::vector<std::vector<std::uint8_t>> scratch;  // one image buffer per worker
+  std::vector<std::vector<std::uint8_t>> scratch;  // one buffer per worker
 
   // Guarded by the mutex. A slot's batch belongs to its worker until `ready` is its ticket.
   std::mutex mutex;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "data/augment/policies.h"
 #include "dp/error.h"
 #include "kernels/op_args.h"
 
@@ -31,6 +32,8 @@ std::size_t DeviceImageSets::upload(const DeviceImages& images, std::int64_t row
     taken += bytes;
     return context_.allocate(bytes);
   };
+  if (const std::string option = only_on_host(images.set->augmentation); images.augment && !option.empty())
+    throw Error(ErrorCode::usage, option + " does not work on device-resident images; give batches of images");
   if (find(images.set.get()) == nullptr) {
     if (context_.compute_type() != DType::f32)
       throw Error(ErrorCode::usage,
@@ -42,7 +45,8 @@ std::size_t DeviceImageSets::upload(const DeviceImages& images, std::int64_t row
       throw Error(ErrorCode::usage,
                   "device-resident images are bytes, with a mean and a deviation for each channel: use read_images()");
     const auto& deviations = set.normalization.std;
-    if (set.augmentation.padding < 0 || set.augmentation.padding > std::numeric_limits<std::int32_t>::max() ||
+    const std::int64_t padding = set.augmentation.padding.value_or(0);
+    if (padding < 0 || padding > std::numeric_limits<std::int32_t>::max() ||
         !std::all_of(deviations.begin(), deviations.end(), [](float value) { return value > 0; }))
       throw Error(ErrorCode::usage,
                   "device-resident images are padded by 0 or more pixels and divided by deviations above 0");
@@ -81,8 +85,8 @@ void DeviceImageSets::choose(const DeviceImages& images) {
   if (images.augment) {
     inputs.seed = images.seed;
     inputs.epoch = images.epoch;
-    inputs.padding = static_cast<std::int32_t>(set.augmentation.padding);
-    inputs.flip = set.augmentation.flip;
+    inputs.padding = static_cast<std::int32_t>(set.augmentation.padding.value_or(0));
+    inputs.flip = set.augmentation.flip == Flip::random;
     inputs.augment = 1;
   }
   if (inputs == chosen_) return;

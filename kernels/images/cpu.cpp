@@ -2,11 +2,11 @@
 #include <array>
 #include <memory>
 
+#include "dp/augmentation.h"
 #include "dp/random.h"
 #include "kernels/device/cpu/cpu_layout.h"
 #include "kernels/device/cpu/cpu_op.h"
 #include "kernels/device/cpu/parallel.h"
-#include "kernels/images/crop.h"
 #include "kernels/op_args.h"
 #include "kernels/step_state.h"
 

@@ -1,8 +1,8 @@
 // GatherImages: a block writes part of an image, in the element order of x.
+#include "dp/augmentation.h"
 #include "kernels/device/cuda/cuda_op.h"
 #include "kernels/device/cuda/pack.h"
 #include "kernels/device/cuda/philox.h"
-#include "kernels/images/crop.h"
 #include "kernels/op_args.h"
 #include "kernels/step_state.h"
 

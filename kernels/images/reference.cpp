@@ -1,6 +1,6 @@
+#include "dp/augmentation.h"
 #include "dp/random.h"
 #include "kernels/device/reference/reference_op.h"
-#include "kernels/images/crop.h"
 #include "kernels/op_args.h"
 #include "kernels/step_state.h"
 

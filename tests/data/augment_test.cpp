@@ -90,7 +90,7 @@ TEST_CASE("images are augmented as their data set specifies, for any number of c
   CHECK(augmented({}) == plain);
   CHECK(augmented({.padding = 1}) != plain);
   int flipped = 0;
-  for (const auto& [sample, image] : augmented({.flip = true})) {
+  for (const auto& [sample, image] : augmented({.flip = dp::Flip::random})) {
     std::vector<float> mirror;
     for (std::size_t i = 0; i < image.size(); ++i) mirror.push_back(image[i / 28 * 28 + 27 - i % 28]);
     const bool same = image == plain.at(sample);
@@ -115,7 +115,7 @@ class Drawing final : public dp::Dataset {
     out[0] = random ? static_cast<std::uint8_t>(random->below(255)) : 255;
     out[1] = 0;
   }
-  dp::Augmentation augmentation() const override { return {.flip = true}; }
+  dp::Augmentation augmentation() const override { return {.flip = dp::Flip::random}; }
 
  private:
   dp::Normalization normalization_{{0}, {1}};

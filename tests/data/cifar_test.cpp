@@ -45,8 +45,7 @@ TEST_CASE("CIFAR records are a label and three planes, file after file") {
   REQUIRE(dataset->size() == 6);
   CHECK(dataset->classes() == 10);
   CHECK(dataset->image_shape() == dp::Shape{3, 32, 32});
-  CHECK(dataset->augmentation().padding == 4);
-  CHECK(dataset->augmentation().flip);
+  CHECK(dataset->augmentation() == dp::Augmentation{.padding = 4, .flip = dp::Flip::random});
   const int labels[] = {0, 1, 2, 7, 8, 9};
   for (int i = 0; i < 6; ++i) {
     CHECK(dataset->label(i) == labels[i]);

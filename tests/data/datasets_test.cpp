@@ -64,8 +64,7 @@ TEST_CASE("a synthetic image is its label and then the bytes of one random strea
     CHECK(data.normalization().mean == std::vector<float>{0.5f, 0.5f});
     CHECK(data.normalization().std == std::vector<float>{0.2887f, 0.2887f});
     CHECK_FALSE(data.varies());
-    CHECK(data.augmentation().padding == 0);
-    CHECK_FALSE(data.augmentation().flip);
+    CHECK(data.augmentation() == dp::Augmentation{});
     for (std::int64_t i = 0; i < 4; ++i) {
       dp::Random random(9, dp::RandomUse::synthetic, static_cast<std::uint64_t>(i), part);
       CHECK(data.label(i) == static_cast<std::int32_t>(random.below(7)));

@@ -14,8 +14,8 @@ using dp::test::write_text;
 
 namespace {
 
-struct Listed {
-  explicit Listed(const std::string& train, const std::string& val = "a.jpg,0,1\n") {
+struct ListedTargets {
+  explicit ListedTargets(const std::string& train, const std::string& val = "a.jpg,0,1\n") {
     for (const char* image : {"a.jpg", "b.jpg"}) folder.write(image, corpus_image("jpeg_420"));
     write_text(folder / "train.csv", train);
     write_text(folder / "val.csv", val);
@@ -38,7 +38,7 @@ std::vector<float> targets_of(const dp::Dataset& dataset, std::int64_t index) {
 
 TEST_CASE("a listed image has the targets of its line, with or without a line of names before them") {
   for (const char* const text : {"a.jpg,0.5,-2\nb.jpg,1e3, 7 \n", "path,x,y\r\n\"a.jpg\",\"0.5\",-2\r\nb.jpg,1e3,7"}) {
-    const dp::DatasetPair data = Listed(text).open();
+    const dp::DatasetPair data = ListedTargets(text).open();
     REQUIRE(data.train->size() == 2);
     CHECK(data.train->has_targets());
     CHECK(data.train->classes() == 2);
@@ -52,23 +52,23 @@ TEST_CASE("a listed image has the targets of its line, with or without a line of
 }
 
 TEST_CASE("lines without targets, with other counts, or with what is no finite number are refused") {
-  CHECK(Listed("a.jpg\n").refusal() ==
+  CHECK(ListedTargets("a.jpg\n").refusal() ==
         "train.csv:1: only one field; each line is a path and its targets, separated by commas");
-  CHECK(Listed("a.jpg,1,2\nb.jpg,\n").refusal() ==
+  CHECK(ListedTargets("a.jpg,1,2\nb.jpg,\n").refusal() ==
         "train.csv:2: an empty field; each line is a path and its targets, separated by commas");
-  CHECK(Listed("a.jpg,1,2\nb.jpg,3\n").refusal() ==
+  CHECK(ListedTargets("a.jpg,1,2\nb.jpg,3\n").refusal() ==
         "train.csv:2: 1 targets, but other images have 2; give each image as many");
-  CHECK(Listed("a.jpg,1,2\n", "a.jpg,1,2,3\n").refusal() ==
+  CHECK(ListedTargets("a.jpg,1,2\n", "a.jpg,1,2,3\n").refusal() ==
         "val.csv:1: 3 targets, but other images have 2; give each image as many");
   for (const std::string bad : {"cat", "nan", "inf", "1e99", "1x", "0x10"})
-    CHECK(Listed("a.jpg,1,2\nb.jpg,3," + bad + "\n").refusal() ==
+    CHECK(ListedTargets("a.jpg,1,2\nb.jpg,3," + bad + "\n").refusal() ==
           "train.csv:2: '" + bad + "' is not a finite number; targets are such as 0.5 or -2");
-  CHECK(Listed("path,x\n").refusal() ==
+  CHECK(ListedTargets("path,x\n").refusal() ==
         "train.csv: no images in it; each line is a path and its targets, separated by commas");
 }
 
 TEST_CASE("batches have the targets of their samples") {
-  const Listed listed("a.jpg,1,2\nb.jpg,3,4\na.jpg,5,6\nb.jpg,7,8\na.jpg,9,10\n");
+  const ListedTargets listed("a.jpg,1,2\nb.jpg,3,4\na.jpg,5,6\nb.jpg,7,8\na.jpg,9,10\n");
   const dp::DatasetPair data = listed.open();
   dp::Loader loader(data.train, {.batch_size = 2});
   std::int64_t rows = 0;
@@ -85,7 +85,7 @@ TEST_CASE("batches have the targets of their samples") {
 }
 
 TEST_CASE("a part split off keeps the targets, and images with targets are not replaced by others") {
-  const dp::DatasetPair data = Listed("a.jpg,1\nb.jpg,3\na.jpg,5\nb.jpg,7\n", "a.jpg,0\n").open();
+  const dp::DatasetPair data = ListedTargets("a.jpg,1\nb.jpg,3\na.jpg,5\nb.jpg,7\n", "a.jpg,0\n").open();
   const dp::DatasetPair parts = dp::split_off(data.train, 0.5);
   CHECK((parts.train->has_targets() && parts.test->has_targets()));
   float sum = 0;

@@ -199,7 +199,7 @@ TEST_CASE("invalid loader options and starts are rejected") {
   refuse(unnormalised, {}, normalisation);
   const auto shrunk = std::make_shared<SmallDataset>(10);
   shrunk->augmentation_.padding = -1;
-  refuse(shrunk, {}, "the padding of the augmentation is -1 pixels; give 0 or more");
+  refuse(shrunk, {}, "--crop-padding is -1; the augmentation needs a value from 0 to 4096");
   CHECK_NOTHROW(Loader(dataset, {.batch_size = 3, .slots = 3, .rank = 2, .ranks = 3}));
 
   Loader loader(dataset, {.batch_size = 4});

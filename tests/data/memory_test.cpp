@@ -46,18 +46,23 @@ TEST_CASE("the allocation counter counts") {
 
 TEST_CASE("a started loader allocates nothing, epoch after epoch") {
   const auto dataset = std::make_shared<dp::test::SmallDataset>(203, dp::Shape{3, 32, 32});
-  dp::Loader loader(dataset, {.batch_size = 10, .augment = true, .workers = 2});
-  loader.start(0);
-  REQUIRE(loader.next());
-  const std::size_t before = allocations;
-  std::int64_t samples = 10;
-  for (std::int64_t epoch = 1; epoch <= 3; ++epoch) {
-    while (const dp::Batch* batch = loader.next()) samples += batch->size();
-    loader.start(epoch);
+  const dp::Augmentation varied{.rotation = 9.0f, .color_jitter = dp::ColorJitter{0.4f, 0.4f, 0.4f, 0.1f}};
+  for (const auto policy : {dp::AutoAugment::none, dp::AutoAugment::ra, dp::AutoAugment::augmix}) {
+    const auto augmented = dp::changed(policy == dp::AutoAugment::none ? dp::Augmentation{} : varied,
+                                       {.auto_augment = policy, .random_erase = 0.5f});
+    dp::Loader loader(dp::with_augmentation(dataset, augmented), {.batch_size = 10, .augment = true, .workers = 2});
+    loader.start(0);
+    REQUIRE(loader.next());
+    const std::size_t before = allocations;
+    std::int64_t samples = 10;
+    for (std::int64_t epoch = 1; epoch <= 3; ++epoch) {
+      while (const dp::Batch* batch = loader.next()) samples += batch->size();
+      loader.start(epoch);
+    }
+    const std::size_t after = allocations;
+    CHECK(samples == 3 * 203);
+    CHECK(after == before);
   }
-  const std::size_t after = allocations;
-  CHECK(samples == 3 * 203);
-  CHECK(after == before);
 }
 
 namespace {

@@ -46,7 +46,7 @@ class SmallDataset : public Dataset {
   std::int64_t bad_label = -1;
   std::int32_t bad_value = 10;  // the label of sample bad_label
   Normalization normalization_;
-  Augmentation augmentation_{.padding = 4, .flip = true};
+  Augmentation augmentation_{.padding = 4, .flip = Flip::random};
 
  private:
   Shape shape_;

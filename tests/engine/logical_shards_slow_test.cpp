@@ -13,7 +13,7 @@ class RandomImages final : public Dataset {
   Shape image_shape() const override { return {3, 32, 32}; }
   std::int64_t classes() const override { return 10; }
   const Normalization& normalization() const override { return normalization_; }
-  Augmentation augmentation() const override { return {.padding = 4, .flip = true}; }
+  Augmentation augmentation() const override { return {.padding = 4, .flip = Flip::random}; }
   std::int32_t label(std::int64_t index) const override { return static_cast<std::int32_t>(index % 10); }
   void read(std::int64_t index, std::span<std::uint8_t> out, Random*) const override {
     Random random(5, RandomUse::synthetic, static_cast<std::uint64_t>(index));

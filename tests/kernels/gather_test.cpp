@@ -50,8 +50,8 @@ HostTensor gathered(OpRig& rig, const Images& images, const Gathering& gathering
   GatherInputs inputs = gathering.inputs;
   inputs.images = static_cast<const std::uint8_t*>(dataset->data());
   inputs.statistics = static_cast<const float*>(numbers->data());
-  inputs.padding = static_cast<std::int32_t>(gathering.augmentation.padding);
-  inputs.flip = gathering.augmentation.flip;
+  inputs.padding = static_cast<std::int32_t>(gathering.augmentation.padding.value_or(0));
+  inputs.flip = gathering.augmentation.flip == Flip::random;
   inputs.augment = gathering.augment;
   const auto on_device = rig.upload_bytes(&inputs, sizeof inputs);
   const DeviceTensor x = rig.poisoned(op->tensors()[0]);
@@ -69,7 +69,7 @@ std::vector<double> loaded(const Images& images, const Gathering& gathering) {
   const auto batch_size = static_cast<std::int64_t>(gathering.samples.size());
   Batch batch{Tensor({batch_size, image[0], image[1], image[2]}, DType::f32), Tensor({batch_size}, DType::i32),
               Tensor({batch_size}, DType::i64)};
-  std::vector<std::uint8_t> scratch(filler.image_bytes());
+  std::vector<std::uint8_t> scratch(filler.scratch_bytes());
   filler.fill(batch, gathering.samples, static_cast<std::int64_t>(gathering.inputs.epoch), scratch, {});
   const auto values = batch.images.span<float>();
   return {values.begin(), values.end()};
@@ -81,15 +81,17 @@ TEST_CASE("images gathered on a device have the bits of the loader's images, aug
   const std::vector<std::int64_t> samples{3, 0, 11, 3, 7, 1, 2, 11};
   for (const Shape& shape : {Shape{3, 32, 32}, Shape{1, 28, 28}, Shape{5, 7, 3}}) {
     const Images images = random_images(12, shape);
-    for (const Augmentation augmentation : {Augmentation{4, true}, Augmentation{1, false}, Augmentation{0, true}})
+    for (const Augmentation& augmentation :
+         {Augmentation{4, Flip::random}, Augmentation{1}, Augmentation{0, Flip::random}})
       for (const bool augment : {false, true}) {
         const Gathering gathering{samples, augmentation, augment, {.seed = 0x123456789abcdef0, .epoch = 3}};
         const std::vector<double> expected = loaded(images, gathering);
         everywhere([&](OpRig& rig) {
           const Shape batch{8, shape[0], shape[1], shape[2]};
           for (const kernels::Layout& layout : {kernels::Layout{}, rig.plain(batch), rig.preferred(batch)}) {
-            INFO(to_string(shape) << " padding " << augmentation.padding << " flip " << augmentation.flip << " augment "
-                                  << augment << " layout " << layout.name);
+            INFO(to_string(shape) << " padding " << augmentation.padding.value_or(0) << " flip "
+                                  << augmentation.flip.has_value() << " augment " << augment << " layout "
+                                  << layout.name);
             const HostTensor x = gathered(rig, images, gathering, layout);
             if (rig.context().compute_type() == DType::f32)
               CHECK(x.values == expected);
@@ -103,7 +105,7 @@ TEST_CASE("images gathered on a device have the bits of the loader's images, aug
 
 TEST_CASE("gathered images depend on seed, epoch and sample, not on their place in the batch") {
   const Images images = random_images(6, {3, 8, 8});
-  const Gathering first{{0, 1, 2, 3, 4, 5}, {4, true}, true, {.seed = 5, .epoch = 1}};
+  const Gathering first{{0, 1, 2, 3, 4, 5}, {4, Flip::random}, true, {.seed = 5, .epoch = 1}};
   Gathering other_epoch = first, other_seed = first, reversed = first;
   other_epoch.inputs.epoch = (std::uint64_t{1} << 40) + 1;
   other_seed.inputs.seed = (std::uint64_t{1} << 40) + 5;

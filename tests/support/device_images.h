@@ -19,7 +19,7 @@ class RandomImages final : public Dataset {
   Shape image_shape() const override { return shape_; }
   std::int64_t classes() const override { return classes_; }
   const Normalization& normalization() const override { return normalization_; }
-  Augmentation augmentation() const override { return {.padding = 2, .flip = true}; }
+  Augmentation augmentation() const override { return {.padding = 2, .flip = Flip::random}; }
   bool varies() const override { return false; }
   std::int32_t label(std::int64_t index) const override { return static_cast<std::int32_t>(index % classes_); }
   void read(std::int64_t index, std::span<std::uint8_t> out, Random*) const override {

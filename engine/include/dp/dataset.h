@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "dp/augmentation.h"
 #include "dp/random.h"
 #include "dp/shape.h"
 #include "dp/tensor.h"
@@ -22,12 +23,6 @@ namespace dp {
 struct Normalization {
   std::vector<float> mean;
   std::vector<float> std;
-};
-
-// Augmentation by the loader: each image is modified with random numbers of its own.
-struct Augmentation {
-  std::int64_t padding = 0;  // black pixels on every side, then a random crop of the original size
-  bool flip = false;         // horizontal flip with probability 1/2
 };
 
 // Labelled images of one shape. Immutable: loader threads call every method concurrently.
@@ -47,6 +42,7 @@ class Dataset {
   // Writes the C*H*W bytes of an image, plane after plane; out.size() is C*H*W. `random` is null, or the random stream
   // of this sample in this epoch. Only a data set that varies its images while reading draws from it.
   virtual void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const = 0;
+  // What the loader does with training images.
   virtual Augmentation augmentation() const { return {}; }
   // Whether read() may draw from `random`. If so, the data set cannot be device-resident.
   virtual bool varies() const { return true; }
@@ -75,7 +71,7 @@ class Dataset {
 struct ImageSet {
   Tensor images;  // (size,C,H,W) uint8
   Normalization normalization;
-  Augmentation augmentation;  // applied if the loader augments
+  Augmentation augmentation;  // applied if the loader augments: a random crop and a random flip, nothing else
 };
 // Reads all images with `threads` threads. Error(usage) if the data set varies its images, or if its normalisation does
 // not fit them.
@@ -93,6 +89,10 @@ struct ImageCheck {
 // number of images read so far.
 ImageCheck check_images(const Dataset& dataset, int threads = 0,
                         const std::function<void(std::int64_t)>& on_progress = {});
+
+// The same data set with changes to its augmentation. Error(usage), naming the option, for a value that is out of range
+// or does not fit the images.
+std::shared_ptr<const Dataset> with_augmentation(std::shared_ptr<const Dataset> dataset, const Augmentation& changes);
 
 struct DatasetPair {
   std::shared_ptr<const Dataset> train;

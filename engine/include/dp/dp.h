@@ -1,6 +1,7 @@
 // The whole public interface.
 #pragma once
 
+#include "dp/augmentation.h"
 #include "dp/checkpoint.h"
 #include "dp/data_parallel.h"
 #include "dp/dataset.h"

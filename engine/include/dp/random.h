@@ -15,7 +15,8 @@ enum class RandomUse : std::uint32_t {
   dropout = 4,
   digits = 5,
   synthetic = 6,
-  split = 7
+  split = 7,
+  flip = 8
 };
 
 using PhiloxWords = std::array<std::uint32_t, 4>;

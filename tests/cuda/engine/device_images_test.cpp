@@ -17,7 +17,7 @@ std::vector<std::shared_ptr<const ImageSet>> two_sets(const Model& model) {
   second->images = first->images.clone();
   for (std::uint8_t& byte : second->images.span<std::uint8_t>()) byte = static_cast<std::uint8_t>(255 - byte / 2);
   for (float& mean : second->normalization.mean) mean = 0.6f;
-  second->augmentation = {.padding = 4, .flip = false};
+  second->augmentation = {.padding = 4, .flip = Flip::none};
   return {first, second};
 }
 

@@ -113,7 +113,7 @@ TEST_CASE("image sets: upload() allocates each set once, and its bytes only wher
 
 TEST_CASE("image sets: the selection follows augmentation, seed and epoch") {
   ImageSet set = random_set({2, 1, 16, 16}, 4);
-  set.augmentation = {.padding = 4, .flip = true};
+  set.augmentation = {.padding = 4, .flip = Flip::random};
   DeviceImages images = images_of(set);
   BatchMaker maker(false);
   maker.sets->upload(images, 2);
@@ -140,7 +140,7 @@ TEST_CASE("image sets: sets that cannot be normalised, padded or computed are re
   CHECK(refusal([](ImageSet& set) { set.normalization.mean.pop_back(); }) == bytes);
   CHECK(refusal([](ImageSet& set) { set.normalization.std.push_back(1); }) == bytes);
   CHECK(refusal([](ImageSet& set) { set.augmentation.padding = -1; }) == range);
-  constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
+  static constexpr std::int64_t kMost = std::numeric_limits<std::int32_t>::max();
   CHECK(refusal([](ImageSet& set) { set.augmentation.padding = kMost; }).empty());
   CHECK(refusal([](ImageSet& set) { set.augmentation.padding = kMost + 1; }) == range);
   for (const float deviation : {0.0f, -1.0f, std::nanf("")})

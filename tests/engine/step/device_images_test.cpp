@@ -92,6 +92,13 @@ TEST_CASE("data sets that would give other images are not made device-resident")
     CHECK_THROWS_WITH(DataParallel(model, on_cpus(1)).train_step(of_it, Sgd{}),
                       Catch::Contains("padded by 0 or more pixels"));
   }
+  auto erased = std::make_shared<ImageSet>(*batch.resident.set);
+  erased->augmentation.random_erase = 0.5f;
+  Batch of_erased = batch;
+  of_erased.resident.set = erased;
+  of_erased.resident.augment = true;
+  CHECK_THROWS_WITH(DataParallel(model, on_cpus(1)).train_step(of_erased, Sgd{}),
+                    Catch::Contains("--random-erase does not work on device-resident images"));
   auto floats = std::make_shared<ImageSet>(*batch.resident.set);
   floats->images = Tensor(floats->images.shape());
   batch.resident.set = floats;
