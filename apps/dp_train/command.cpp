@@ -143,6 +143,7 @@ void set_defaults(const Choices& choices, dp::TrainerOptions& options, const dp:
     options.optimizer = dp::Sgd{
         .lr = recipe.lr, .momentum = recipe.momentum, .nesterov = recipe.nesterov, .weight_decay = recipe.weight_decay};
   options.schedule.kind = recipe.schedule;
+  if (!choices.contains("no-augment")) options.augmentation = recipe.augmentation;
   if (!choices.contains("freeze"))
     for (const std::string& pattern : recipe.freeze)
       options.parallel.parameter_groups.push_back({.pattern = pattern, .frozen = true});
@@ -232,16 +233,17 @@ const std::map<std::string, std::string>& other_programs_options() {
   static const std::map<std::string, std::string> answers = [] {
     std::map<std::string, std::string> all{{"--dropout", "the network sets its dropout"},
                                            {"--drop-rate", "the network sets its dropout"},
-                                           {"--auto-augment", "the data set sets its augmentation"},
                                            {"--no-amp", "without --amp, training is in float32"}};
     for (const auto& [ours, theirs] : std::vector<std::pair<std::string, std::vector<std::string>>>{
              {"--amp", {"--bf16", "--fp16", "--half", "--mixed-precision", "--precision"}},
+             {"--auto-augment", {"--aa"}},
              {"--batch-size", {"--bs"}},
              {"--clip-grad-norm", {"--gradient-clip-val", "--max-grad-norm"}},
              {"--cpu", {"--no-cuda", "--use-cpu"}},
              {"--dry-run", {"--fast-dev-run"}},
              {"--eval-every", {"--check-val-every-n-epoch", "--eval-freq", "--eval-steps", "--val-freq"}},
              {"--experiment", {"--exp-name", "--name", "--run-name"}},
+             {"--flip", {"--hflip"}},
              {"--gpus or --cpu", {"--accelerator", "--cuda", "--device", "--devices", "--use-cuda"}},
              {"--init", {"--pretrained", "--weights"}},
              {"--lr-gamma", {"--decay-rate", "--lr-decay"}},
@@ -253,6 +255,7 @@ const std::map<std::string, std::string>& other_programs_options() {
              {"--output-dir", {"--log-dir", "--save-dir"}},
              {"--patience", {"--early-stopping"}},
              {"--print-freq", {"--log-every-n-steps", "--logging-steps"}},
+             {"--random-erase", {"--reprob"}},
              {"--resume", {"--checkpoint", "--ckpt-path", "--resume-from-checkpoint"}}})
       for (const std::string& name : theirs) all[name] = "did you mean " + ours + "?";
     return all;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "data/augment/policies.h"
 #include "dp/default_devices.h"
 #include "dp/error.h"
 #include "engine/optimizer/optimizer.h"
@@ -85,12 +86,14 @@ class PlannedRun {
   }
 
   // Bytes of both loaders: the image batches that they fill, unless the data sets are device-resident, the order of the
-  // samples, an image and decoding buffers for each thread, and images that the data sets cache.
+  // samples, buffers for an image and its decoding for each thread, and images that the data sets cache.
   std::size_t of_loaders() const {
-    const bool resident =
-        options_.images_on == ImagesOn::device || (options_.images_on == ImagesOn::automatic && !on_host_);
-    return of_loader(*data_.test, eval_rows(), resident) +
-           (training_ ? of_loader(*data_.train, options_.batch_size, resident) : 0);
+    const Augmentation augmentation =
+        training_ && options_.augment ? changed(data_.train->augmentation(), options_.augmentation) : Augmentation{};
+    const bool resident = options_.images_on == ImagesOn::device || (options_.images_on == ImagesOn::automatic &&
+                                                                     !on_host_ && only_on_host(augmentation).empty());
+    return of_loader(*data_.test, {}, eval_rows(), resident) +
+           (training_ ? of_loader(*data_.train, augmentation, options_.batch_size, resident) : 0);
   }
 
   // Bytes of the logits of an evaluation: on the replicas, and gathered for the report.
@@ -129,12 +132,14 @@ class PlannedRun {
 
   static std::int64_t rows(const Dataset& part, std::int64_t batch) { return std::min(batch, part.size()); }
   std::int64_t eval_rows() const { return rows(*data_.test, eval_batch_size(options_)); }
-  std::size_t of_loader(const Dataset& part, std::int64_t batch, bool resident) const {
+  std::size_t of_loader(const Dataset& part, const Augmentation& augmentation, std::int64_t batch,
+                        bool resident) const {
     const std::int64_t own = rows(part, batch), batches = (part.size() + own - 1) / own;
     const std::int64_t slots = std::clamp<std::int64_t>(batches, 3, LoaderOptions{}.slots);
     const auto image = static_cast<std::size_t>(part.image_shape().numel());
     return (resident ? 0 : static_cast<std::size_t>(slots * own) * image * sizeof(float)) +
-           static_cast<std::size_t>(std::max(options_.workers, 1)) * (image + part.bytes_to_read()) +
+           static_cast<std::size_t>(std::max(options_.workers, 1)) *
+               (scratch_bytes(augmentation, part.image_shape().numel()) + part.bytes_to_read()) +
            static_cast<std::size_t>(part.size()) * sizeof(std::int64_t) + part.bytes_to_cache();
   }
 

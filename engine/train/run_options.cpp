@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <charconv>
 
 #include "dp/dataset.h"
@@ -76,6 +77,78 @@ void add_order(Table& table) {
       .shown("unused cores, 1 to 4");
   table.add("images-on", accepts::one_of({"auto", "host", "device"}), &Options::images_on,
             "where the data set is stored: host, device (device-resident, as bytes), auto (on GPUs with room)");
+}
+
+// One factor, or four numbers with commas between them.
+ColorJitter read_jitter(const std::string& text) {
+  std::array<float, 4> numbers{};
+  std::size_t count = 0;
+  const char *at = text.data(), *const end = at + text.size();
+  for (bool more = true; more && count < numbers.size(); ++count) {
+    const auto [next, error] = std::from_chars(at, end, numbers[count]);
+    if (error != std::errc() || (next != end && *next != ',')) break;
+    more = next != end;
+    at = more ? next + 1 : end;
+    if (!more && count == 0) return {numbers[0], numbers[0], numbers[0], 0};
+    if (!more && count == 3) return {numbers[0], numbers[1], numbers[2], numbers[3]};
+  }
+  throw Error(ErrorCode::usage, "--color-jitter '" + text +
+                                    "' is neither a factor, such as 0.4, nor BRIGHTNESS,CONTRAST,SATURATION,HUE, such "
+                                    "as 0.4,0.4,0.4,0.1");
+}
+
+std::string jitter_text(const ColorJitter& jitter) {
+  const auto& [brightness, contrast, saturation, hue] = jitter;
+  if (hue == 0 && brightness == contrast && contrast == saturation) return fmt::format("{}", brightness);
+  return fmt::format("{},{},{},{}", brightness, contrast, saturation, hue);
+}
+
+OptionTable<Augmentation> augmentation_options() {
+  OptionTable<Augmentation> table;
+  // Options that belong to one policy.
+  const auto add_of = [&](AutoAugment policy, const std::string& name, auto member, const std::string& option,
+                          std::int64_t lowest, std::int64_t highest, std::string help) -> auto& {
+    return table
+        .add(
+            option, accepts::whole(lowest, highest),
+            [policy, member](auto& a) { return a.auto_augment == policy ? &(a.*member) : nullptr; }, std::move(help))
+        .needs("--auto-augment " + name, "auto-augment");
+  };
+  table.group(kAugmentationGroup);
+  table
+      .add("crop-padding", accepts::whole(0, 4096), &Augmentation::padding,
+           "pad images by N black pixels on every side, then crop them at random")
+      .shown("by data set");
+  table
+      .add("flip", accepts::one_of({"none", "random", "alternating"}), &Augmentation::flip,
+           "horizontal flip: none, random, alternating (every image in every other epoch)")
+      .shown("by data set");
+  table.add("vflip", accepts::flag(), &Augmentation::vflip, "flip images upside down with probability 1/2");
+  table.add("rotation", accepts::number(0, 180), &Augmentation::rotation,
+            "rotate images by up to N degrees in both directions");
+  table.add("auto-augment", accepts::one_of({"none", "ra", "ta_wide", "augmix"}), &Augmentation::auto_augment,
+            "policy: ra (RandAugment), ta_wide (TrivialAugmentWide), augmix (AugMix), or none");
+  add_of(AutoAugment::ra, "ra", &Augmentation::ra_ops, "ra-ops", 1, 16, "operations of RandAugment on an image")
+      .shown("2");
+  add_of(AutoAugment::ra, "ra", &Augmentation::ra_magnitude, "ra-magnitude", 0, 30, "magnitude of RandAugment")
+      .shown("9");
+  add_of(AutoAugment::augmix, "augmix", &Augmentation::augmix_severity, "augmix-severity", 1, 10, "severity of AugMix")
+      .shown("3");
+  table.add(
+      "color-jitter", accepts::text("a factor, or four numbers"),
+      "vary brightness, contrast and saturation by this factor, or by BRIGHTNESS,CONTRAST,SATURATION,HUE",
+      [](const Augmentation& a) { return a.color_jitter ? OptionValue{jitter_text(*a.color_jitter)} : OptionValue{}; },
+      [](Augmentation& a, const OptionValue& text) {
+        a.color_jitter = read_jitter(std::get<std::string>(text));
+        return true;
+      });
+  table.add("random-erase", accepts::number(0, 1), &Augmentation::random_erase,
+            "probability that a random rectangle of an image is erased");
+  table
+      .add("interpolation", accepts::one_of({"nearest", "bilinear"}), &Augmentation::interpolation,
+           "of rotated, sheared and shifted images: nearest or bilinear")
+      .shown("bilinear");
+  return table;
 }
 
 void add_evaluations(Table& table) {
@@ -164,6 +237,7 @@ Table make() {
   table.include(parallel_option_table(), &Options::parallel);
   add_split(table);
   add_order(table);
+  table.include(augmentation_options(), &Options::augmentation);
   table.group("The run");
   add_evaluations(table);
   add_checkpoints(table);

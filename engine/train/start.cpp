@@ -11,6 +11,7 @@
 #include <iterator>
 #include <type_traits>
 
+#include "data/augment/policies.h"
 #include "dp/error.h"
 #include "dp/process_group.h"
 #include "dp/run_options.h"
@@ -97,6 +98,17 @@ void require_equal(const Resumed& resumed, const char* what, const T& had, const
                           resumed.folder, what, had, wanted, what, had));
 }
 
+// Options of the augmentation. One that is not recorded leaves it to the data set.
+void require_same_augmentation(const Resumed& resumed, const nlohmann::json& then, const nlohmann::json& now) {
+  const auto text = [](const nlohmann::json& config, const std::string& key) {
+    const nlohmann::json value = value_in_effect(config, key);
+    return value.is_null() ? std::string("not set") : value.is_string() ? value.get<std::string>() : value.dump();
+  };
+  for (const auto& row : run_options().rows())
+    if (row.group == kAugmentationGroup)
+      require_equal(resumed, row.name.c_str(), text(then, row.name), text(now, row.name));
+}
+
 // Options that determine the samples of each step. An option that the checkpoint does not record is not compared.
 void require_same_order(const Resumed& resumed, const std::string& had, const std::string& wanted) {
   const auto then = nlohmann::json::parse(had, nullptr, false), now = nlohmann::json::parse(wanted, nullptr, false);
@@ -109,6 +121,7 @@ void require_same_order(const Resumed& resumed, const std::string& had, const st
     if (is_on(then) && is_on(now))
       require_equal(resumed, key, std::string(text(*is_on(then))), std::string(text(*is_on(now))));
   }
+  if (then.is_object() && now.is_object()) require_same_augmentation(resumed, then, now);
 }
 
 // Options that determine the arithmetic of a step. One that is not recorded has its default.
@@ -398,6 +411,8 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
           "--split auto requires one process (--engine dp): ranks have shards of equal size");
   require(options.eval_every > 0 || options.patience == 0,
           "--patience counts evaluations, and --no-eval leaves them out; remove one of both");
+  require(options.augment || options.augmentation == Augmentation{},
+          "--no-augment excludes the options of the augmentation; remove it, or these");
   engine::check(options.optimizer);
   require(std::ranges::is_sorted(options.schedule.milestones),
           "--lr-milestones: the epochs must be in ascending order");
@@ -449,15 +464,18 @@ bool has_room(Device device, const std::vector<Device>& devices, std::size_t byt
 
 ImagesOn chosen_place(const DatasetPair& data, const TrainerOptions& options) {
   const bool varies = data.train->varies() || data.test->varies();
+  const std::string on_host = options.augment ? only_on_host(data.train->augmentation()) : "";
   if (options.images_on == ImagesOn::device && varies)
     throw Error(ErrorCode::usage,
                 "this data set changes its images on each read, so it cannot be device-resident; use --images-on host");
+  if (options.images_on == ImagesOn::device && !on_host.empty())
+    throw Error(ErrorCode::usage, on_host + " does not work with a device-resident data set; use --images-on host");
   if (options.images_on != ImagesOn::automatic) return options.images_on;
   const std::vector<Device>& devices = options.parallel.devices;
   const std::size_t bytes = bytes_of(*data.train) + bytes_of(*data.test);
   const std::size_t copies =
       options.parallel.process_group ? static_cast<std::size_t>(options.parallel.process_group->local_size()) : 1;
-  const bool keep = !varies && bytes * copies <= available_memory() / kShare &&
+  const bool keep = !varies && on_host.empty() && bytes * copies <= available_memory() / kShare &&
                     std::all_of(devices.begin(), devices.end(), [&](Device device) {
                       return device.kind == DeviceKind::cuda && has_room(device, devices, bytes);
                     });

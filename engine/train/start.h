@@ -39,7 +39,7 @@ inline constexpr const char* kAnotherCheckpoint = "give another checkpoint with 
 [[noreturn]] void rethrow_with_remedy(const Error& error, const std::string& remedy);
 
 // Error(usage) with both values if the checkpoint is of another model. Unless `weights_only`, also if it differs in
-// data set, seed, order of samples (shuffle, augment, drop-last), batch normalisation or logical shards.
+// data set, seed, order of samples (shuffle, augment, drop-last), augmentation, batch normalisation or logical shards.
 void require_same_run(const Resumed& resumed, const TrainState& wanted, bool weights_only);
 
 // The tensors of the file options.init for a model with the weights `own`. Error(data) unless all fit or, with
@@ -64,7 +64,8 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
 // Where a run's images are stored.
 
 // Resolves options.images_on to host or device. Call it after the DataParallel is constructed: `automatic` checks the
-// free memory of the devices. Error(usage) if device is requested and the data set varies its images itself.
+// free memory of the devices. Error(usage) if device is requested and the data set varies its images itself, or is
+// augmented by steps that only the host does.
 ImagesOn chosen_place(const DatasetPair& data, const TrainerOptions& options);
 
 // The initial state of a run, equal on every rank. Rank 0 reads files and broadcasts what it has read.

@@ -41,6 +41,10 @@ DataParallelOptions with_split(const Model& model, const TrainerOptions& options
   return parallel;
 }
 
+std::shared_ptr<const Dataset> augmented(const std::shared_ptr<const Dataset>& train, const TrainerOptions& options) {
+  return options.augmentation != Augmentation{} ? with_augmentation(train, options.augmentation) : train;
+}
+
 }  // namespace
 
 struct Trainer::State {
@@ -50,7 +54,10 @@ struct Trainer::State {
   bool used = false;
 
   State(const Model& model, const DatasetPair& pair, const TrainerOptions& options_given)
-      : data(pair), given(options_given), options(options_given), net(model, with_split(model, options_given)) {
+      : data{augmented(pair.train, options_given), pair.test},
+        given(options_given),
+        options(options_given),
+        net(model, with_split(model, options_given)) {
     options.parallel = net.options();
     options.measure_split = false;  // the measured weights are in options.parallel
     if (!leads()) options.output_dir.clear(), options.summary_file.clear();

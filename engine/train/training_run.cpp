@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "data/augment/policies.h"
 #include "dp/error.h"
 #include "dp/shell.h"
 #include "engine/train/data_identity.h"
@@ -301,10 +302,12 @@ void TrainingRun::report_epoch() {
   page_.write(test_.dataset(), /*last=*/false);
   constexpr double kMuch = 0.1, kLong = 1;  // not for a short run, in which the first batch is much of the time
   if (epoch_.loading_share < kMuch || epoch_.seconds < kLong || std::exchange(loading_noticed_, true)) return;
-  notices_.tell(fmt::format(
-      "training waited {:.0f} % of the time for data; raise --workers (now {}){}", 100 * epoch_.loading_share,
-      options_.workers,
-      options_.images_on == ImagesOn::device || train_.dataset().varies() ? "" : ", or use --images-on device"));
+  notices_.tell(fmt::format("training waited {:.0f} % of the time for data; raise --workers (now {}){}",
+                            100 * epoch_.loading_share, options_.workers,
+                            options_.images_on == ImagesOn::device || train_.dataset().varies() ||
+                                    (options_.augment && !only_on_host(train_.dataset().augmentation()).empty())
+                                ? ""
+                                : ", or use --images-on device"));
 }
 
 bool TrainingRun::evaluate() {

@@ -68,6 +68,26 @@ TEST_CASE("invalid numbers on the command line are rejected") {
   });
 }
 
+TEST_CASE("an augmentation that is unknown, needs another option or does not fit the images is rejected") {
+  check_table({
+      {{"--auto-augment", "imagenet"}, 2, {"--auto-augment", "imagenet", "ta_wide"}},
+      {{"--flip", "often"}, 2, {"--flip", "often", "alternating"}},
+      {{"--ra-ops", "3", "--cpu", "1"}, 2, {"--ra-ops requires --auto-augment ra"}},
+      {{"--auto-augment", "ra", "--augmix-severity", "3", "--cpu", "1"},
+       2,
+       {"--augmix-severity requires --auto-augment augmix", "--auto-augment is ra"}},
+      {{"--color-jitter", "0.4,0.4", "--cpu", "1"}, 2, {"--color-jitter '0.4,0.4'", "BRIGHTNESS,CONTRAST"}},
+      {{"--color-jitter", "0,0,0,0.6", "--cpu", "1"}, 2, {"--color-jitter: the hue is from 0 to 0.5"}},
+      {{"--no-augment", "--vflip", "--cpu", "1"}, 2, {"--no-augment excludes the options of the augmentation"}},
+      {{"--auto-augment", "ra", "--images-on", "device", "--cpu", "1"},
+       2,
+       {"--auto-augment does not work with a device-resident data set", "--images-on host"}},
+      {{"--dataset", "synthetic", "--input", "2,8,8", "--model", "mlp", "--auto-augment", "ra", "--cpu", "1"},
+       2,
+       {"--auto-augment requires images of 1 or 3 channels", "(2, 8, 8)"}},
+  });
+}
+
 TEST_CASE("a path without effect and an address are rejected") {
   check_table({
       {{"check-data", "--data-path", "."}, 2, {"--data-path requires --dataset: digits, the default, reads no files"}},

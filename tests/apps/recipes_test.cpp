@@ -341,11 +341,31 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
     CHECK(o.parallel.dropout);
     CHECK_FALSE(o.parallel.deterministic);
     CHECK((o.shuffle && o.augment && !o.drop_last));
+    CHECK(o.augmentation == Augmentation{});
     CHECK(o.save_every_epochs == 1);
     CHECK(o.save_every_steps == 0);
     CHECK(o.checkpoint_hist == 0);
     CHECK(o.print_freq == 10);
   }
+}
+
+TEST_CASE("options change single members of a recipe's augmentation, and --no-augment removes it") {
+  models::add({.name = "varied",
+               .summary = "",
+               .recipe = {.augmentation = {.flip = Flip::alternating, .auto_augment = AutoAugment::ra, .ra_ops = 3}},
+               .make = [](const Shape& input, std::int64_t classes) {
+                 return models::mlp({.input = input, .classes = classes});
+               }});
+  const auto chosen = [](std::vector<const char*> more) {
+    more.insert(more.begin(), {"dp_train", "--model", "varied"});
+    const auto command = dp_train::parse_command(static_cast<int>(more.size()), more.data());
+    REQUIRE(command);
+    return dp_train::trainer_options(*command, cpus(1), nullptr).augmentation;
+  };
+  CHECK(chosen({}) == Augmentation{.flip = Flip::alternating, .auto_augment = AutoAugment::ra, .ra_ops = 3});
+  CHECK(chosen({"--flip", "none", "--ra-magnitude", "5"}) ==
+        Augmentation{.flip = Flip::none, .auto_augment = AutoAugment::ra, .ra_ops = 3, .ra_magnitude = 5});
+  CHECK(chosen({"--no-augment"}) == Augmentation{});
 }
 
 // Neighbouring pixels of these images are correlated. The filters' results are not.

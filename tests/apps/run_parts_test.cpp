@@ -3,7 +3,9 @@
 
 #include <ctime>
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "apps/run_program.h"
 #include "dp/dp.h"
@@ -152,6 +154,30 @@ TEST_CASE("a resumed run uses the folder of its checkpoint") {
 
 const Words kRunFolder{"--dataset", "synthetic", "--images", "32", "--model",     "mlp",
                        "--cpu",     "1",         "-b",       "16", "--max-steps", "1"};
+
+TEST_CASE("an augmented run that ended inside an epoch goes on with the same bits on other replicas and threads") {
+  const TemporaryFolder temp;
+  const auto ran = [&](const Words& words, const std::string& folder) {
+    const Outcome outcome =
+        run_dp_train(words + Words{"--logical-shards", "2", "--threads-per-replica", "1", "--quiet"}, temp.path());
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    std::ifstream in(temp / (folder + "/summary.json"));
+    return nlohmann::json::parse(in).at("weights_sha256").get<std::string>();
+  };
+  const auto start = [](const std::string& steps, const std::string& folder) {
+    return Words{"--dataset",   "synthetic", "--input",      "3,12,10", "--classes", "4", "--images",       "64",
+                 "--model",     "mlp",       "-b",           "16",      "--epochs",  "2", "--lr-scheduler", "constant",
+                 "--max-steps", steps,       "--output-dir", folder};
+  };
+  const Words augmented{"--flip",     "alternating", "--auto-augment", "ra",  "--random-erase", "0.5",
+                        "--rotation", "10",          "--color-jitter", "0.4", "--crop-padding", "2"};
+  const std::string plain = ran(start("8", "plain") + Words{"--cpu", "1"}, "plain");
+  const std::string whole = ran(start("8", "whole") + augmented + Words{"--cpu", "1", "-j", "1"}, "whole");
+  CHECK(whole != plain);
+  CHECK(ran(start("6", "part") + augmented + Words{"--cpu", "2", "-j", "3"}, "part") != whole);
+  CHECK(ran({"--resume", "part", "--max-steps", "8", "--cpu", "1", "-j", "2"}, "part") == whole);
+}
 
 TEST_CASE("if the default run folder exists, the next free number is appended to its name") {
   const TemporaryFolder temp;

@@ -350,6 +350,11 @@ TEST_CASE("another model, data set or seed is rejected with both values named") 
   refused({"seed", "42", "43"}, [](TrainerOptions& o) { o.parallel.seed = 43; });
   refused({"no-shuffle off", "this run uses on"}, [](TrainerOptions& o) { o.shuffle = false; });
   refused({"no-augment off", "this run uses on"}, [](TrainerOptions& o) { o.augment = false; });
+  refused({"flip not set", "this run uses alternating"},
+          [](TrainerOptions& o) { o.augmentation.flip = Flip::alternating; });
+  refused({"color-jitter not set", "this run uses 0.4"}, [](TrainerOptions& o) {
+    o.augmentation.color_jitter = ColorJitter{0.4f, 0.4f, 0.4f, 0};
+  });
   refused({"optimizer sgd", "this run uses adamw"}, [](TrainerOptions& o) { o.optimizer = AdamW{}; });
   refused({"bn master", "this run uses sync"}, [](TrainerOptions& o) { o.parallel.batch_norm = BatchNormMode::sync; });
   refused({"logical-shards none", "this run uses 4"}, [](TrainerOptions& o) { o.parallel.logical_shards = 4; });

@@ -37,6 +37,9 @@ TrainerOptions options_for(const std::string& name) {
       {"focal-gamma", {"output-loss", "focal"}},
       {"model-ema-decay", {"model-ema", true}},
       {"init-partial", {"init", "weights"}},
+      {"ra-ops", {"auto-augment", "ra"}},
+      {"ra-magnitude", {"auto-augment", "ra"}},
+      {"augmix-severity", {"auto-augment", "augmix"}},
       {"micro-batches", {"pipeline-stages", std::int64_t{2}}},
       {"schedule", {"pipeline-stages", std::int64_t{2}}},
       {"pipeline-split", {"pipeline-stages", std::int64_t{2}}},
@@ -72,6 +75,7 @@ std::vector<std::vector<std::string>> accepted_texts(const Row& row) {
     case Kind::text:
       each = accepts.names;
       if (row.name == "micro-batches") each = {"auto", "4096"};
+      if (row.name == "color-jitter") each = {"0.4", "0.4,0.3,0.2,0.1"};
       if (each.empty()) each = {"3:4"};
       break;
   }
@@ -161,6 +165,8 @@ TEST_CASE("an option that does not apply is refused with what it needs and what 
           {"--lr-gamma requires --lr-scheduler step, multistep or exponential", "--lr-scheduler is cosine"});
   refused("amp-dtype", "float16", {"--amp-dtype requires --amp"});
   refused("model-ema-decay", 0.5, {"--model-ema-decay requires --model-ema"});
+  refused("ra-ops", std::int64_t{3}, {"--ra-ops requires --auto-augment ra"});
+  refused("augmix-severity", std::int64_t{3}, {"--augmix-severity requires --auto-augment augmix"});
   refused("init-partial", true, {"--init-partial requires --init FILE"});
   refused("trace-steps", "1:2", {"--trace-steps requires --trace or --profile"});
 }
@@ -189,6 +195,19 @@ TEST_CASE("traced steps are 10 from step 10, unless FIRST:COUNT names others") {
   TrainerOptions off;
   set(off, "profile", false);
   CHECK(off.parallel.trace_steps == 0);
+}
+
+TEST_CASE("colour jitter is one factor for brightness, contrast and saturation, or four numbers") {
+  TrainerOptions options;
+  const auto& row = *run_options().find("color-jitter");
+  run_options().set(row, options, std::string("0.25"));
+  CHECK(options.augmentation.color_jitter == ColorJitter{0.25f, 0.25f, 0.25f, 0});
+  run_options().set(row, options, std::string("0.5,0.25,0,0.125"));
+  CHECK(options.augmentation.color_jitter == ColorJitter{0.5f, 0.25f, 0, 0.125f});
+  for (const char* text : {"", "x", "0.4,", ",", "0.4,0.4", "0.4,0.4,0.4", "1,2,3,4,5", "0.4;0.4", "0.4 "})
+    dp::test::expect_error(ErrorCode::usage,
+                           {"--color-jitter '" + std::string(text) + "' is neither a factor, such as 0.4, nor "},
+                           [&] { run_options().set(row, options, std::string(text)); });
 }
 
 }  // namespace

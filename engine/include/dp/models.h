@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dp/augmentation.h"
 #include "dp/checkpoint.h"
 #include "dp/model.h"
 #include "dp/optimizer.h"
@@ -122,6 +123,7 @@ struct Recipe {
   double warmup = 0;                 // as a fraction of the epochs
   float label_smoothing = 0;
   std::vector<std::string> freeze{};  // patterns of parameters, as --freeze has them
+  Augmentation augmentation{};        // changes to the data set's
 };
 
 struct Entry {

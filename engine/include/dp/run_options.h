@@ -14,6 +14,7 @@ namespace dp {
 // the table: devices, process_group, pin_threads, loss_scale, output_dir, stop, finish, unsaved, record, program,
 // given_by, classes_by_position, and parameter groups other than those of --freeze and --no-decay-norm-bias.
 const OptionTable<TrainerOptions>& run_options();
+inline constexpr const char* kAugmentationGroup = "Augmentation";  // the heading of TrainerOptions::augmentation
 
 // An option as a command line would give it; parse_option() reads the texts.
 struct RecordedOption {

@@ -35,9 +35,11 @@ struct TrainerOptions {
   bool measure_split = false;  // sets parallel.split_weights by measure_split(); not with deterministic
   bool shuffle = true;
   bool augment = true;
+  Augmentation augmentation{};  // changes to the data set's; requires `augment`
   bool drop_last = false;
   int workers = 0;  // loader threads; 0: as many as cores are left, 1 to 4
-  // automatic: the device, if it is a GPU with enough free memory and the data set does not vary its images.
+  // automatic: the device, if it is a GPU with enough free memory, the data set does not vary its images, and they are
+  // augmented at most by a random crop and a random flip.
   ImagesOn images_on = ImagesOn::automatic;
   std::string dataset_name{};          // recorded in checkpoints and summaries
   std::string output_dir{};            // folder of the run; empty: nothing is written

@@ -165,6 +165,28 @@ std::vector<OptionRow> data_rows() {
   };
 }
 
+std::vector<OptionRow> augmentation_rows() {
+  const auto row = [](const std::string& option, const std::string& value, const std::string& line, Words also = {}) {
+    Words arguments{option};
+    if (!value.empty()) arguments.push_back(value);
+    return OptionRow{option, arguments, {line}, Weights::other, Setting::crops, std::move(also)};
+  };
+  const Words ra{"--auto-augment", "ra"};
+  return {
+      row("--crop-padding", "2", "crop-padding = 2"),
+      row("--flip", "alternating", "flip = \"alternating\""),
+      row("--vflip", "", "vflip = true"),
+      row("--rotation", "30", "rotation = 30.0"),
+      row("--auto-augment", "ta_wide", "auto-augment = \"ta_wide\""),
+      row("--ra-ops", "3", "ra-ops = 3", ra),
+      row("--ra-magnitude", "20", "ra-magnitude = 20", ra),
+      row("--augmix-severity", "10", "augmix-severity = 10", {"--auto-augment", "augmix"}),
+      row("--color-jitter", "0.4,0.3,0.2,0.1", "color-jitter = \"0.4,0.3,0.2,0.1\""),
+      row("--random-erase", "1", "random-erase = 1.0"),
+      row("--interpolation", "nearest", "interpolation = \"nearest\"", {"--rotation", "30"}),
+  };
+}
+
 std::vector<OptionRow> run_rows() {
   const auto has_instead = [](std::set<std::int64_t> base_has, std::set<std::int64_t> run_has) {
     return [=](const Ran& base, const Ran& run) {

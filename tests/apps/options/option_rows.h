@@ -55,6 +55,7 @@ struct OptionRow {
 std::vector<OptionRow> training_rows();
 std::vector<OptionRow> parallel_rows();
 std::vector<OptionRow> data_rows();
+std::vector<OptionRow> augmentation_rows();
 std::vector<OptionRow> run_rows();
 
 // An option that trains nothing, or that this machine refuses. If the option were ignored, the outcome would differ.

@@ -34,6 +34,7 @@ TEST_CASE("each option of data parallelism changes what it names, part 4 of 4") 
 }
 TEST_CASE("each data option changes what it names") { check_rows(part(data_rows(), 0, 2)); }
 TEST_CASE("each option of order and randomness changes what it names") { check_rows(part(data_rows(), 1, 2)); }
+TEST_CASE("each option of the augmentation changes what it names") { check_rows(augmentation_rows()); }
 TEST_CASE("each option of the run changes what it names, first half") { check_rows(part(run_rows(), 0, 2)); }
 TEST_CASE("each option of the run changes what it names, second half") { check_rows(part(run_rows(), 1, 2)); }
 
@@ -80,7 +81,7 @@ TEST_CASE("the progress line fits its terminal, 80 and 50 columns wide, and foll
 
 std::set<std::string> options_tested() {
   std::set<std::string> names{"--no-progress", "--config", "--save-config"};  // config/ tests the latter two
-  for (const auto& rows : {training_rows(), parallel_rows(), data_rows(), run_rows()})
+  for (const auto& rows : {training_rows(), parallel_rows(), data_rows(), augmentation_rows(), run_rows()})
     for (const OptionRow& row : rows) names.insert(row.option);
   for (const AloneRow& row : alone_rows()) names.insert(row.option);
   return names;
@@ -102,16 +103,19 @@ TEST_CASE("every option and subcommand of dp_train is in the table of options") 
 // optimizers are compared with their table in tests/optimizer/.
 TEST_CASE("every member of the trainer's and the engine's options is set by an option of the table or listed") {
   [[maybe_unused]] auto [epochs, max_steps, batch_size, optimizer, schedule, parallel, measure_split, shuffle, augment,
-                         drop_last, workers, images_on, dataset_name, output_dir, save_every_epochs, save_every_steps,
-                         checkpoint_hist, resume, init, first_weights, init_partial, classes_by_position, summary_file,
-                         trace_file, profile, dry_run, print_freq, eval_every, patience, record, program, resumed_with,
-                         given_by, stop, finish, unsaved] = dp::TrainerOptions{};
+                         augmentation, drop_last, workers, images_on, dataset_name, output_dir, save_every_epochs,
+                         save_every_steps, checkpoint_hist, resume, init, first_weights, init_partial,
+                         classes_by_position, summary_file, trace_file, profile, dry_run, print_freq, eval_every,
+                         patience, record, program, resumed_with, given_by, stop, finish, unsaved] =
+      dp::TrainerOptions{};
   [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, split_weights, bucket_bytes,
                          threads_per_replica, pin_threads, hurried, seed, deterministic, exact_convolutions, tf32,
                          autotune, graphs, logical_shards, pipeline, batch_norm, fold_norms, parameter_groups, amp,
                          loss_scale, dropout, label_smoothing, output_loss, grad_accum_steps, clip_grad_norm,
                          on_nonfinite, ema_decay, check_replicas, timeout_seconds, trace_first, trace_steps] =
       dp::DataParallelOptions{};
+  [[maybe_unused]] auto [padding, flip, vflip, rotation, auto_augment, ra_ops, ra_magnitude, augmix_severity,
+                         color_jitter, random_erase, interpolation] = dp::Augmentation{};
   [[maybe_unused]] auto [stages, micro_batches, pipeline_schedule, cuts, measured, recompute] = dp::PipelineOptions{};
   const std::set<std::string> tested = options_tested();
   for (const char* option : {"--epochs",
@@ -129,6 +133,17 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--lr-scheduler",
                              "--no-shuffle",
                              "--no-augment",
+                             "--crop-padding",
+                             "--flip",
+                             "--vflip",
+                             "--rotation",
+                             "--auto-augment",
+                             "--ra-ops",
+                             "--ra-magnitude",
+                             "--augmix-severity",
+                             "--color-jitter",
+                             "--random-erase",
+                             "--interpolation",
                              "--drop-last",
                              "--workers",
                              "--images-on",

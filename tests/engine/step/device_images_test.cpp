@@ -125,4 +125,12 @@ TEST_CASE("training from a device-resident data set reaches the same weights, an
   }
   CHECK(digests[0] == digests[1]);
   CHECK(digests[0] == digests[2]);
+
+  TrainerOptions options;
+  options.parallel = on_cpus(1);
+  options.augmentation.flip = Flip::alternating;
+  options.images_on = ImagesOn::device;
+  CHECK_THROWS_WITH(Trainer(small_convnet(), data, options),
+                    Catch::Contains("--flip alternating does not work with a device-resident data set; use "
+                                    "--images-on host"));
 }
