@@ -110,7 +110,7 @@ __device__ __forceinline__ unsigned slot_of(const Groups& groups, unsigned chann
   return channel / groups.each - blockIdx.x % groups.cut.tiles * groups.cut.lanes * kWidth / groups.each;
 }
 
-// `moments`: of each channel. The first block that has channels of a group writes its stats.
+// `moments`: of each channel. The block that has the first channel of a group writes its stats.
 template <typename T, int kWidth, bool kChannelsLast>
 __global__ void __launch_bounds__(kNormThreads)
     group_forward_kernel(const T* x, const double* moments, const float* weight, const float* bias, T* y, double* stats,
@@ -136,7 +136,8 @@ __global__ void __launch_bounds__(kNormThreads)
     const double inv_std = 1 / sqrt(warp_sum(squares) / groups.count() + eps);
     if (lane != 0) return;
     means[slot] = mean, inv_stds[slot] = inv_std;
-    if (spot.part == 0) stats[2 * group] = mean, stats[2 * group + 1] = inv_std;
+    const bool begins_here = group * groups.each >= blockIdx.x % cut.tiles * cut.lanes * kWidth;
+    if (spot.part == 0 && begins_here) stats[2 * group] = mean, stats[2 * group + 1] = inv_std;
   });
   __syncthreads();
   each_channel<kWidth>(cut, [&](unsigned channel, unsigned slot) {

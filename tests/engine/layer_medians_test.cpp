@@ -49,7 +49,7 @@ void check(const LayerTime& time, const std::string& name, const std::string& im
   INFO(name);
   CHECK(time.name == name);
   CHECK(time.implementation == implementation);
-  CHECK(time.seconds == Approx(nanoseconds * 1e-9).margin(1e-15));
+  CHECK(time.seconds == Approx(nanoseconds * 1e-9).epsilon(1e-12));
   CHECK(time.floor_seconds == Approx(floor));
 }
 

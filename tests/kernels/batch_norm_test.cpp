@@ -172,7 +172,7 @@ TEST_CASE("constant channels normalise to the bias") {
   in_both_layouts([&](OpRig& rig, bool preferred) {
     const NormResult result = batch_norm(rig, norm, {5}, preferred);
     for (std::size_t i = 0; i < result.y.values.size(); ++i)
-      CHECK(result.y.values[i] == Approx(norm.bias.values[i / 70 % 9]).margin(1e-6));
+      CHECK(result.y.values[i] == Approx(norm.bias.values[i / 70 % 9]).epsilon(1e-6).margin(1e-6));
   });
 }
 
@@ -305,8 +305,8 @@ TEST_CASE("evaluation normalises with the running statistics and sends no gradie
     const HostTensor dx = batch_norm_backward(rig, x, x, nullptr, stats, weight, {5, 6, 7, 8}, false, layout);
     for (std::size_t i = 0; i < 24; ++i) {
       const bool second = i / 6 % 2 == 1;
-      CHECK(y.values[i] == Approx(second ? (x.values[i] + 2) * 2 + 1 : x.values[i] - 0.5).margin(1e-6));
-      CHECK(dx.values[i] == Approx(second ? 2 * x.values[i] : x.values[i]).margin(1e-6));
+      CHECK(y.values[i] == Approx(second ? (x.values[i] + 2) * 2 + 1 : x.values[i] - 0.5).epsilon(1e-6).margin(1e-6));
+      CHECK(dx.values[i] == Approx(second ? 2 * x.values[i] : x.values[i]).epsilon(1e-6).margin(1e-6));
     }
   });
 }

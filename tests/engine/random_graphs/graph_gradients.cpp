@@ -157,7 +157,8 @@ bool is_steady(DataParallel& net, const Problem& problem, const Tensors& gradien
   return steady;
 }
 
-// Initial weights from the builder; random scales and shifts for normalisations.
+// Initial weights from the builder; random scales and shifts for normalisations. With shifts of zero, those of zeros (a
+// border, or images where a ReLU is never positive) would be at the kink of a ReLU for all images.
 Tensors draw_weights(DataParallel& net, Random& random) {
   Tensors weights = net.gradients();  // for names and shapes
   const Tensors state = net.weights();
@@ -165,7 +166,7 @@ Tensors draw_weights(DataParallel& net, Random& random) {
     const auto initial =
         std::find_if(state.begin(), state.end(), [&, &n = name](const auto& s) { return s.first == n; });
     tensor = initial->second.clone();
-    if (!name.starts_with("bn")) continue;
+    if (!name.starts_with("bn") && !name.starts_with("gn") && !name.starts_with("layer_norm")) continue;
     for (double& value : tensor.span<double>())
       value = name.ends_with("weight") ? random.uniform(0.5f, 1.5f) : random.uniform(-0.5f, 0.5f);
   }

@@ -121,7 +121,7 @@ class GraphWriter {
   // Larger images: upsampled, with a border of zeros, or by a transposed convolution.
   void append_larger(const Place& x) {
     if (x.shape[1] * x.shape[2] > 40) return append_shuffle(x);
-    const int kind = one_of<int>({0, 0, 1, 1, 2, 2, 2});
+    const int kind = one_of<int>({0, 1, 2, 2});
     if (kind == 0) {
       const HW size(static_cast<int>(x.shape[1]) + one_of<int>({-1, 1, 2}) * (x.shape[1] > 1),
                     static_cast<int>(x.shape[2]) + one_of<int>({1, 3}));
@@ -156,12 +156,13 @@ class GraphWriter {
   }
 
   void append_to_map(const Place& x) {
-    switch (random_.below(24)) {
+    switch (random_.below(26)) {
       case 0:
       case 1:
       case 2: return append_conv(x);
       case 3:
-      case 4: return append_norm(x);
+      case 4:
+      case 24: return append_norm(x);
       case 5:
       case 6: return append_relu(x);
       case 7: return append_pool(x, true);
@@ -179,7 +180,8 @@ class GraphWriter {
       case 17: return append_layer_norm(x);
       case 18:
       case 19:
-      case 20: return append_larger(x);
+      case 20:
+      case 25: return append_larger(x);
       case 21:
       case 22: return append_along_channels(x);
       default: return put(m_.global_avg_pool2d(x.node), Shape{x.shape[0], 1, 1});
@@ -227,7 +229,7 @@ class GraphWriter {
     const bool few = x.shape[1] * x.shape[2] < 4;
     const double eps = one_of<double>({1e-3, 1e-2, 0.1});
     const std::int64_t groups = one_of<std::int64_t>({1, x.shape[0]});
-    if (chance(0.6f) && x.shape.numel() > groups)
+    if (chance(0.5f) && x.shape.numel() > groups)
       put(m_.group_norm(name("gn"), x.node, {.groups = groups, .eps = few ? 0.1 : eps, .affine = chance(0.7f)}),
           x.shape);
     else
@@ -290,9 +292,11 @@ class GraphWriter {
     const int stride = chance(0.5f) ? 1 : 2;
     const Shape shape = window_output(x.shape, x.shape[0], kernel, stride, padding);
     if (!largest) return put(m_.avg_pool2d(x.node, {.kernel = kernel, .stride = stride, .padding = padding}), shape);
-    // In ceil mode a row or column that is left over has a window of its own.
+    // In ceil mode a row or column that is left over has a window of its own, if that begins in the image.
     const bool ceil_mode = chance(0.3f) && padding == 0 && stride == 2;
-    const auto left_over = [&](int axis) { return ceil_mode && (x.shape[axis] - kernel) % 2 != 0; };
+    const auto left_over = [&](int axis) {
+      return ceil_mode && (x.shape[axis] - kernel) % 2 != 0 && shape[axis] * stride < x.shape[axis];
+    };
     put(m_.max_pool2d(x.node, {.kernel = kernel, .stride = stride, .padding = padding, .ceil_mode = ceil_mode}),
         Shape{shape[0], shape[1] + left_over(1), shape[2] + left_over(2)});
   }

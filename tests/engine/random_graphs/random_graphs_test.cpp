@@ -11,6 +11,8 @@ using namespace dp::test;
 
 namespace {
 
+constexpr std::uint64_t kGraphs = 120;
+
 const Layer& layer_of(const Model& model, int index) { return model.layers()[static_cast<std::size_t>(index)]; }
 
 // Whether the layer is a T whose first input is an Inner.
@@ -22,9 +24,9 @@ bool is_of(const Model& model, int index) {
 
 }  // namespace
 
-TEST_CASE("random graphs: sixty graphs cover every layer, several readers, and nested residuals") {
+TEST_CASE("random graphs: a hundred and twenty graphs cover every layer, several readers, and nested residuals") {
   std::map<std::string, int> found;
-  for (std::uint64_t seed = 0; seed < 60; ++seed) {
+  for (std::uint64_t seed = 0; seed < kGraphs; ++seed) {
     const Model model = random_graph(seed);
     std::vector<int> readers(model.layers().size());
     for (std::size_t i = 0; i < model.layers().size(); ++i) {
@@ -52,5 +54,5 @@ TEST_CASE("random graphs: sixty graphs cover every layer, several readers, and n
 }
 
 TEST_CASE("random graphs: gradients equal difference quotients, also fused, synchronised and on the CPU") {
-  for (std::uint64_t seed = 0; seed < 60; ++seed) check_gradients(seed);
+  for (std::uint64_t seed = 0; seed < kGraphs; ++seed) check_gradients(seed);
 }
