@@ -30,8 +30,9 @@ const std::vector<std::string_view> kCheckOptions{"model",   "dataset",     "dat
                                                   "quiet",   "no-progress", "val-split", "image-size"};
 const std::vector<std::string_view> kFetchOptions{"data-path", "quiet", "no-progress"};
 // dp_train's own options that a run records beside those of dp::run_options().
-const std::vector<std::string_view> kRecordedOptions{"model",  "data-path",  "classes-from", "input",     "classes",
-                                                     "images", "bad-images", "val-split",    "image-size"};
+const std::vector<std::string_view> kRecordedOptions{"model",      "data-path", "classes-from", "input",
+                                                     "classes",    "images",    "bad-images",   "val-split",
+                                                     "image-size", "mean",      "std"};
 
 // Options from one source: the record of a resumed run, a file, the command line.
 struct Layer {
@@ -144,9 +145,12 @@ void set_defaults(const Choices& choices, dp::TrainerOptions& options, const dp:
         .lr = recipe.lr, .momentum = recipe.momentum, .nesterov = recipe.nesterov, .weight_decay = recipe.weight_decay};
   options.schedule.kind = recipe.schedule;
   if (!choices.contains("no-augment")) options.augmentation = recipe.augmentation;
-  if (!choices.contains("freeze"))
-    for (const std::string& pattern : recipe.freeze)
-      options.parallel.parameter_groups.push_back({.pattern = pattern, .frozen = true});
+  const auto set = [&](const char* name, const dp::OptionValue& value) {
+    if (!choices.contains(name)) dp::run_options().set(*dp::run_options().find(name), options, value);
+  };
+  set("freeze", recipe.freeze);
+  set("lr-factor", recipe.lr_factors);
+  set("no-decay-norm-bias", recipe.no_decay_norm_bias);
   if (!choices.contains("output-loss")) options.parallel.label_smoothing = recipe.label_smoothing;
 }
 
@@ -200,7 +204,7 @@ void record_data(Command& command) {
   command.trainer.record.emplace_back("data-path", full);
   // `position` is not recorded: after such a run its checkpoints have the names of the data.
   if (command.classes_from == "data") command.trainer.record.emplace_back("classes-from", command.classes_from);
-  for (const char* const name : {"input", "classes", "images", "bad-images", "val-split", "image-size"})
+  for (const char* const name : {"input", "classes", "images", "bad-images", "val-split", "image-size", "mean", "std"})
     command.trainer.record.emplace_back(name, command_table().get(name, command));
 }
 
@@ -425,10 +429,18 @@ void add_what(Table& table) {
       .shown("60000");
   table
       .add("image-size,--img-size", accepts::whole(1, 4096), &Command::image_size,
-           "imagefolder, imagelist, imagetargets: rows and columns of the images that the network gets")
+           "imagefolder, imagelist, imagetargets, imageshards: rows and columns of the images that the network gets")
       .shown("224");
   table.add("val-split", accepts::number(1e-6, 0.999999), &Command::val_split,
             "test on this part of the training images of each class, chosen by --seed, instead of the test set");
+  table
+      .add("mean", accepts::list(accepts::number(-1e6, 1e6)), &Command::mean,
+           "mean of the pixels of each channel, from 0 to 1, which is subtracted")
+      .shown("by data set");
+  table
+      .add("std", accepts::list(accepts::positive(1e6)), &Command::std,
+           "standard deviation of the pixels of each channel, by which they are divided")
+      .shown("by data set");
 }
 
 void add_bad_images(Table& table) {

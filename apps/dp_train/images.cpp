@@ -34,7 +34,8 @@ void check_belongs(const Command& command, const std::string& dataset) {
     usage("--bad-images skip requires --dataset imagefolder or imagelist: the files of " + dataset +
           " are checked at the start");
   if (command.image_size && !decodes_files(dataset))
-    usage("--image-size requires --dataset imagefolder, imagelist or imagetargets, but the data set is " + dataset);
+    usage("--image-size requires --dataset imagefolder, imagelist, imagetargets or imageshards, but the data set is " +
+          dataset);
   if ((dataset == "digits" || dataset == "synthetic") && command.given.contains("data-path") &&
       !command.given.contains("dataset"))
     usage("--data-path requires --dataset: " + dataset + ", the default, reads no files; add for example " +
@@ -72,8 +73,18 @@ dp::DatasetPair match_classes(const Command& command, const dp::TrainerOptions& 
   return dp::with_classes(data, *classes);
 }
 
-dp::DatasetPair open_images(const Command& command, const std::string& dataset) {
-  check_belongs(command, dataset);
+namespace {
+
+// Applies --mean and --std.
+dp::DatasetPair normalized(const Command& command, const dp::DatasetPair& data) {
+  if (command.mean.empty() && command.std.empty()) return data;
+  dp::Normalization normalization = data.train->normalization();
+  if (!command.mean.empty()) normalization.mean.assign(command.mean.begin(), command.mean.end());
+  if (!command.std.empty()) normalization.std.assign(command.std.begin(), command.std.end());
+  return dp::with_normalization(data, normalization);
+}
+
+dp::DatasetPair open_files(const Command& command, const std::string& dataset) {
   if (dataset != "synthetic") {
     std::string folder = command.data_path;
     if (command.bad_images == "skip")  // the record of a resumed run has the same path, so each image is listed once
@@ -96,6 +107,13 @@ dp::DatasetPair open_images(const Command& command, const std::string& dataset) 
   const std::uint64_t seed = command.trainer.parallel.seed;
   const dp::DatasetPair data = dp::datasets::synthetic(format.shape, format.classes, count, (count + 5) / 6, seed);
   return command.val_split ? dp::split_off(data.train, *command.val_split, seed) : data;
+}
+
+}  // namespace
+
+dp::DatasetPair open_images(const Command& command, const std::string& dataset) {
+  check_belongs(command, dataset);
+  return normalized(command, open_files(command, dataset));
 }
 
 }  // namespace dp_train

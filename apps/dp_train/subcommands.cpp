@@ -96,7 +96,7 @@ void print_process(const Command& command, const dp::Model& model, const dp::Tra
 void estimate_memory(const Command& command, const dp::models::Entry& entry, const dp::TrainerOptions& trainer) {
   const std::string& dataset = trainer.dataset_name;
   const std::int64_t batch = trainer.batch_size;
-  const dp::DataParallelOptions& options = trainer.parallel;
+  const dp::DataParallelOptions options = dp::parallel_options(trainer);
   const ImageFormat images = image_format(command, dataset);
   const dp::Model model = entry.make(images.shape, images.classes);
   const auto replicas =

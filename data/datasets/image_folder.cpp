@@ -12,6 +12,7 @@
 #include "data/augment/crops.h"
 #include "data/formats/byte_reader.h"
 #include "data/formats/rgb_image.h"
+#include "data/formats/tar_index.h"
 #include "data/threads.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
@@ -37,13 +38,16 @@ struct Workplace {
   }
 };
 
-void read_file(const std::string& path, std::vector<std::uint8_t>& bytes) {
-  FileReader file(path, "make it a readable image, or remove it");
-  const std::uint64_t size = *file.size();
+void require_fitting(const std::string& path, std::uint64_t size) {
   if (size > kMaxFileBytes)
     throw undecodable(path,
                       "expected at most " + std::to_string(kMaxFileBytes) + " bytes, found " + std::to_string(size));
-  bytes.resize(size);
+}
+
+void read_file(const std::string& path, std::vector<std::uint8_t>& bytes) {
+  FileReader file(path, "make it a readable image, or remove it");
+  require_fitting(path, *file.size());
+  bytes.resize(*file.size());
   bytes.resize(file.read(bytes));
 }
 
@@ -72,7 +76,8 @@ class ImageFolder final : public Dataset {
   // The path below the class's folder or in the list, and the size: "a.png 1234".
   std::string sample_id(std::int64_t index) const override {
     std::error_code error;
-    const std::uintmax_t size = fs::file_size(list_.path(folder_, index), error);
+    const std::uintmax_t size = list_.places.empty() ? fs::file_size(list_.path(folder_, index), error)
+                                                     : list_.places[static_cast<std::size_t>(index)].bytes;
     return list_.name(index) + (error ? " ?" : " " + std::to_string(size));
   }
   std::size_t bytes_to_read() const override {
@@ -85,9 +90,8 @@ class ImageFolder final : public Dataset {
 
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
     thread_local Workplace mine;
-    const std::string path = list_.path(folder_, index);
-    read_file(path, mine.file);
-    decode_image(path, mine.file, mine.image);
+    read_encoded(index, mine.file);
+    decode_image(list_.path(folder_, index), mine.file, mine.image);
     const RgbView whole{mine.image.pixels.data(), mine.image.width, mine.image.height, 3 * mine.image.width};
     if (random) {
       const Region part = random_resized_crop(whole.width, whole.height, *random);
@@ -100,13 +104,21 @@ class ImageFolder final : public Dataset {
   }
 
  private:
+  void read_encoded(std::int64_t index, std::vector<std::uint8_t>& bytes) const {
+    if (list_.places.empty()) return read_file(list_.path(folder_, index), bytes);
+    const ImageList::Place& place = list_.places[static_cast<std::size_t>(index)];
+    require_fitting(list_.path(folder_, index), place.bytes);
+    bytes.resize(place.bytes);
+    PieceReader(list_.shards[place.shard]).read(place.begin, bytes);
+  }
+
   // The largest of 16 files, spread evenly over the list. Unreadable files are ignored.
   std::size_t most_of_sample() const {
     constexpr std::int64_t kSampled = 16;
     std::size_t most = 0;
     std::vector<std::uint8_t> file;
     for (std::int64_t i = 0; i < std::min(kSampled, size()); ++i) try {
-        read_file(list_.path(folder_, size() * i / std::min(kSampled, size())), file);
+        read_encoded(size() * i / std::min(kSampled, size()), file);
         most = std::max(most, file.size() + bytes_to_decode(file));
       } catch (const Error&) {
       }
@@ -303,7 +315,7 @@ std::vector<std::string> images_in(const std::string& class_folder, std::map<std
   for (const Subfolder& folder : walk(class_folder))
     for (const std::string& name : folder.files) {
       const std::string ending = ending_of(name);
-      if (ending == ".jpg" || ending == ".jpeg" || ending == ".png") {
+      if (ending == ".jpg" || ending == ".jpeg" || ending == ".png" || ending == ".webp") {
         images.push_back(folder.below + name);
         continue;
       }
@@ -323,6 +335,7 @@ std::string ImageList::name(std::int64_t index) const {
 }
 
 std::string ImageList::path(const std::string& folder, std::int64_t index) const {
+  if (!places.empty()) return shards[places[static_cast<std::size_t>(index)].shard] + ": " + name(index);
   if (!in_class_folders) {
     std::string own = name(index);
     return own.starts_with('/') ? own : folder + "/" + own;
@@ -342,7 +355,7 @@ ImageList list_images(const std::string& folder, const std::vector<std::string>*
     const std::vector<std::string> images = images_in(folder + "/" + name, list.passed_over);
     if (images.empty() && !classes)
       throw unusable(folder + "/" + name,
-                     "a class without images (.jpg, .jpeg or .png); add some, or remove this folder");
+                     "a class without images (.jpg, .jpeg, .png or .webp); add some, or remove this folder");
     list.labels.insert(list.labels.end(), images.size(), static_cast<std::int32_t>(known - list.classes.begin()));
     for (const std::string& image : images) list.ends.push_back(list.names.append(image).size());
   }

@@ -1,10 +1,13 @@
-// The data sets "imagelist" and "imagetargets": CSV files (RFC 4180) with a path per line, and a class or numbers.
+// The data sets "imagelist" and "imagetargets": CSV files (RFC 4180) or JSON lines with a path per line, and a class or
+// numbers.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -34,15 +37,19 @@ std::string in_lower_case(std::string text) {
 struct LineForm {
   const char* example;
   const char* line;
+  const char* key;  // of JSON
+  const char* object;
 };
-constexpr LineForm kWithClass{"cats/1.jpg,cat", "a path, a comma and a class"};
-constexpr LineForm kWithTargets{"1.jpg,0.5,-2", "a path and its targets, separated by commas"};
+constexpr LineForm kWithClass{"cats/1.jpg,cat", "a path, a comma and a class", "label",
+                              R"({"path": "cats/1.jpg", "label": "cat"})"};
+constexpr LineForm kWithTargets{"1.jpg,0.5,-2", "a path and its targets, separated by commas", "targets",
+                                R"({"path": "1.jpg", "targets": [0.5, -2]})"};
 
-// Reads the records of a CSV file.
-class CsvReader {
+// The text of a list, and the records that are read from it one after another.
+class ListReader {
  public:
-  CsvReader(const std::string& path, const LineForm& form) : form_(form), path_(path) {
-    FileReader file(path, std::string("make it a readable file of lines such as ") + form.example);
+  ListReader(const std::string& path, const LineForm& form, const char* example) : form_(form), path_(path) {
+    FileReader file(path, std::string("make it a readable file of lines such as ") + example);
     if (*file.size() > kMaxListBytes)
       throw Error(ErrorCode::data, path + ": has more than 1 GiB; split it into several data sets");
     text_.resize(*file.size());
@@ -50,9 +57,73 @@ class CsvReader {
     constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
     if (text_.starts_with(kByteOrderMark)) at_ = kByteOrderMark.size();
   }
+  virtual ~ListReader() = default;
 
   // Reads the next record, without empty lines. Returns false at the end.
-  bool next() {
+  virtual bool next() = 0;
+  virtual bool may_begin_with_names() const = 0;
+
+  // An error in the current record.
+  Error bad(const std::string& what) const {
+    return Error(ErrorCode::data, path_ + ":" + std::to_string(line_) + ": " + what);
+  }
+  std::vector<std::string> fields;  // of the current record: the path, and what follows
+
+ protected:
+  const LineForm& form_;
+  std::string path_, text_;
+  std::size_t at_ = 0, line_ = 0;
+};
+
+// Objects, one a line, with "path" ("file_name" as in the metadata of Hugging Face's ImageFolder, or "image"), and
+// "label" or "targets". Other keys are ignored.
+class JsonReader final : public ListReader {
+ public:
+  JsonReader(const std::string& path, const LineForm& form) : ListReader(path, form, form.object) {}
+
+  bool may_begin_with_names() const override { return false; }
+  bool next() override {
+    std::string_view line;
+    do {
+      if (at_ >= text_.size()) return false;
+      const std::size_t end = std::min(text_.find('\n', at_), text_.size());
+      line = std::string_view(text_).substr(at_, end - at_);
+      at_ = end + 1, ++line_;
+    } while (line.find_first_not_of(" \t\r") == std::string_view::npos);
+    const auto record = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!record.is_object()) throw bad(std::string("no JSON object; each line is such as ") + form_.object);
+    fields.clear();
+    for (const char* const key : {"path", "file_name", "image"})
+      if (fields.empty() && record.contains(key)) add(record.at(key));
+    if (fields.empty()) throw bad(std::string("no \"path\"; each line is such as ") + form_.object);
+    if (!record.contains(form_.key))
+      throw bad(std::string("no \"") + form_.key + "\"; each line is such as " + form_.object);
+    const auto& value = record.at(form_.key);
+    if (value.is_array() && &form_ == &kWithTargets)
+      for (const auto& item : value) add(item);
+    else
+      add(value);
+    if (fields.size() < 2 || fields[0].empty() || fields[1].empty())
+      throw bad(std::string("an empty value; each line is such as ") + form_.object);
+    return true;
+  }
+
+ private:
+  void add(const nlohmann::json& value) {
+    if (!value.is_string() && !value.is_number())
+      throw bad(std::string("a value that is neither text nor a number; each line is such as ") + form_.object);
+    fields.push_back(value.is_string() ? value.get<std::string>() : value.dump());
+    if (fields.back().size() > kLongestField || fields.back().find('\0') != std::string::npos)
+      throw bad("a value of more than 4096 bytes, or with a zero byte");
+  }
+};
+
+class CsvReader final : public ListReader {
+ public:
+  CsvReader(const std::string& path, const LineForm& form) : ListReader(path, form, form.example) {}
+
+  bool may_begin_with_names() const override { return true; }
+  bool next() override {
     while (at_ < text_.size() && ends_line()) skip_line_end();
     if (at_ == text_.size()) return false;
     line_ = next_line_;
@@ -69,12 +140,6 @@ class CsvReader {
     if (at_ < text_.size()) skip_line_end();
     return true;
   }
-
-  // An error in the current record.
-  Error bad(const std::string& what) const {
-    return Error(ErrorCode::data, path_ + ":" + std::to_string(line_) + ": " + what);
-  }
-  std::vector<std::string> fields;  // of the current record: the path, and what follows
 
  private:
   bool ends_line() const { return text_[at_] == '\n' || text_[at_] == '\r'; }
@@ -114,12 +179,16 @@ class CsvReader {
     field += letter;
   }
 
-  const LineForm& form_;
-  std::string path_, text_;
-  std::size_t at_ = 0, line_ = 1, next_line_ = 1;
+  std::size_t next_line_ = 1;
 };
 
-bool is_header(const CsvReader& record) {
+std::unique_ptr<ListReader> open_list(const std::string& path, const LineForm& form) {
+  if (path.ends_with(".jsonl")) return std::make_unique<JsonReader>(path, form);
+  return std::make_unique<CsvReader>(path, form);
+}
+
+bool is_header(const ListReader& record) {
+  if (!record.may_begin_with_names()) return false;
   const auto is_one_of = [](const std::string& field, std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), in_lower_case(field)) != names.end();
   };
@@ -133,7 +202,8 @@ bool is_whole_number(const std::string& name) {
          std::all_of(name.begin(), name.end(), [](char letter) { return letter >= '0' && letter <= '9'; });
 }
 
-// Sorts the classes, and numbers the labels accordingly.
+}  // namespace
+
 void sort_classes(ImageList& list) {
   const bool numbers = std::all_of(list.classes.begin(), list.classes.end(), is_whole_number);
   std::vector<std::int32_t> order(list.classes.size()), place(list.classes.size());
@@ -151,9 +221,12 @@ void sort_classes(ImageList& list) {
   for (std::int32_t& label : list.labels) label = place[static_cast<std::size_t>(label)];
 }
 
+namespace {
+
 // `classes`: those of the training part, or null.
 ImageList read_list(const std::string& path, const std::vector<std::string>* classes) {
-  CsvReader record(path, kWithClass);
+  const auto reader = open_list(path, kWithClass);
+  ListReader& record = *reader;
   ImageList list;
   list.in_class_folders = false;
   std::map<std::string, std::int32_t> numbers;
@@ -166,7 +239,8 @@ ImageList read_list(const std::string& path, const std::vector<std::string>* cla
     const std::string& name = record.fields[1];
     const auto [known, is_new] = numbers.emplace(name, static_cast<std::int32_t>(numbers.size()));
     if (is_new && classes)
-      throw record.bad("class '" + name + "' has no training images; add some to train.csv, or remove " + "this line");
+      throw record.bad("class '" + name +
+                       "' has no training images; add some to the list of training images, or remove this line");
     if (is_new) list.classes.push_back(name);
     list.labels.push_back(known->second);
     list.ends.push_back(list.names.append(record.fields[0]).size());
@@ -187,12 +261,13 @@ std::optional<float> number_in(const std::string& text) {
 
 // `each`: the number of targets in the training part; 0: as many as the first line has.
 ImageList read_targets(const std::string& path, std::size_t each) {
-  CsvReader record(path, kWithTargets);
+  const auto reader = open_list(path, kWithTargets);
+  ListReader& record = *reader;
   ImageList list;
   list.in_class_folders = false;
   list.targets_each = each;
   for (bool first = true; record.next(); first = false) {
-    if (first && !number_in(record.fields[1])) continue;  // names
+    if (first && record.may_begin_with_names() && !number_in(record.fields[1])) continue;
     if (list.targets_each == 0) list.targets_each = record.fields.size() - 1;
     if (record.fields.size() != list.targets_each + 1)
       throw record.bad(std::to_string(record.fields.size() - 1) + " targets, but other images have " +
@@ -222,18 +297,27 @@ void require_list(const std::string& dataset, const LineForm& form, const std::s
   if (!fs::exists(file, error))
     throw Error(ErrorCode::data, dataset + ": no file " + file + "; write " + form.line + " for each image into " +
                                      folder + "/train.csv and " + folder +
-                                     "/val.csv (or test.csv), and set --data-path to their folder");
+                                     "/val.csv (or test.csv; or JSON lines into .jsonl), and set --data-path to their "
+                                     "folder");
 }
 
-// Opens train.csv and, unless `train_only`, val.csv or test.csv. read(file, training part or null) reads one.
+// Returns the first of these lists that exists, as CSV or JSON lines. If none exists, it returns the last name as CSV.
+std::string list_in(const fs::path& folder, std::initializer_list<const char*> names) {
+  std::error_code error;
+  for (const std::string name : names)
+    for (const char* ending : {".csv", ".jsonl"})
+      if (const std::string file = (folder / (name + ending)).string(); fs::exists(file, error)) return file;
+  return (folder / (std::string(*(names.end() - 1)) + ".csv")).string();
+}
+
+// Opens train.csv and, unless `train_only`, val.csv or test.csv, or these as .jsonl. read(file, training part or null)
+// reads one.
 template <typename Read>
 DatasetPair open_lists(const std::string& dataset, const LineForm& form, const std::string& folder, std::int64_t side,
                        bool train_only, const Read& read) {
   require_side(dataset, side);
   const fs::path root = folder;
-  std::error_code error;
-  const std::string train = (root / "train.csv").string();
-  const std::string test = (root / (fs::exists(root / "val.csv", error) ? "val.csv" : "test.csv")).string();
+  const std::string train = list_in(root, {"train"}), test = list_in(root, {"val", "test"});
   require_list(dataset, form, train, folder);
   if (!train_only) require_list(dataset, form, test, folder);
   ImageList train_list = read(train, static_cast<const ImageList*>(nullptr)), test_list;

@@ -75,6 +75,7 @@ DatasetPair open_digits(const std::string&, std::uint64_t seed) { return digits(
 DatasetPair open_image_folder(const std::string& folder, std::uint64_t) { return image_folder(folder); }
 DatasetPair open_image_list(const std::string& folder, std::uint64_t) { return image_list(folder); }
 DatasetPair open_image_targets(const std::string& folder, std::uint64_t) { return image_targets(folder); }
+DatasetPair open_image_shards(const std::string& folder, std::uint64_t) { return image_shards(folder); }
 DatasetPair open_synthetic(const std::string&, std::uint64_t seed) {
   return synthetic(Shape{1, 28, 28}, 10, 60000, 10000, seed);
 }
@@ -96,7 +97,7 @@ std::vector<Entry>& entries() {
        image_folder,
        image_folder_train},
       {"imagelist",
-       "CSV files of paths and classes",
+       "CSV or JSON lines of paths and classes",
        {3, 224, 224},
        1000,
        90,
@@ -105,7 +106,7 @@ std::vector<Entry>& entries() {
        image_list,
        image_list_train},
       {"imagetargets",
-       "CSV files of paths and numbers",
+       "CSV or JSON lines of paths and numbers",
        {3, 224, 224},
        1,
        90,
@@ -113,6 +114,15 @@ std::vector<Entry>& entries() {
        open_image_targets,
        image_targets,
        image_targets_train},
+      {"imageshards",
+       "tar files of images and classes",
+       {3, 224, 224},
+       1000,
+       90,
+       "resnet18",
+       open_image_shards,
+       image_shards,
+       image_shards_train},
       {"synthetic", "random bytes", {1, 28, 28}, 10, 1, "mnist_convnet", open_synthetic},
   };
   return all;

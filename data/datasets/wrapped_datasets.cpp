@@ -1,5 +1,5 @@
-// Data sets that wrap another one: another augmentation, bad images replaced, labels of another list of classes, or a
-// part of the images.
+// Data sets that wrap another one: another augmentation or normalisation, bad images replaced, labels of another list
+// of classes, or a part of the images.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -321,6 +321,36 @@ DatasetPair split_off(const std::shared_ptr<const Dataset>& dataset, double shar
   std::sort(test.begin(), test.end());
   return {std::make_shared<PartOfDataset>(dataset, std::move(train), true),
           std::make_shared<PartOfDataset>(dataset, std::move(test), false)};
+}
+
+// Another normalisation.
+
+namespace {
+
+class NormalizedImages final : public ForwardedDataset {
+ public:
+  NormalizedImages(std::shared_ptr<const Dataset> whole, Normalization normalization)
+      : ForwardedDataset(std::move(whole)), normalization_(std::move(normalization)) {
+    const auto channels = static_cast<std::size_t>(image_shape()[0]);
+    const bool fits = normalization_.mean.size() == channels && normalization_.std.size() == channels &&
+                      std::ranges::all_of(normalization_.mean, [](float mean) { return std::isfinite(mean); }) &&
+                      std::ranges::all_of(normalization_.std, [](float std) { return std::isfinite(std) && std > 0; });
+    if (!fits)
+      throw Error(ErrorCode::usage, "images of " + std::to_string(channels) +
+                                        " channels need as many means and positive deviations; dp_train check-data "
+                                        "measures them");
+  }
+  const Normalization& normalization() const override { return normalization_; }
+
+ private:
+  Normalization normalization_;
+};
+
+}  // namespace
+
+DatasetPair with_normalization(const DatasetPair& data, const Normalization& normalization) {
+  return {std::make_shared<NormalizedImages>(data.train, normalization),
+          std::make_shared<NormalizedImages>(data.test, normalization)};
 }
 
 }  // namespace dp

@@ -2,6 +2,7 @@
 
 #include <png.h>
 #include <turbojpeg.h>
+#include <webp/decode.h>
 
 #include <algorithm>
 #include <array>
@@ -13,6 +14,22 @@
 
 namespace dp {
 
+namespace {
+
+constexpr std::array<std::uint8_t, 3> kJpeg{0xff, 0xd8, 0xff};
+constexpr std::array<std::uint8_t, 4> kPng{0x89, 'P', 'N', 'G'};
+
+bool begins_with(std::span<const std::uint8_t> bytes, std::span<const std::uint8_t> magic) {
+  return bytes.size() >= magic.size() && std::equal(magic.begin(), magic.end(), bytes.begin());
+}
+
+bool is_webp(std::span<const std::uint8_t> bytes) {  // a RIFF file of this form; its size is in between
+  constexpr std::array<std::uint8_t, 4> kRiff{'R', 'I', 'F', 'F'}, kForm{'W', 'E', 'B', 'P'};
+  return begins_with(bytes, kRiff) && begins_with(bytes.subspan(std::min<std::size_t>(8, bytes.size())), kForm);
+}
+
+}  // namespace
+
 std::string recognised(std::span<const std::uint8_t> begin) {
   std::string text(begin.begin(), begin.end());
   const auto starts = [&](std::string_view bytes) { return text.starts_with(bytes); };
@@ -21,7 +38,6 @@ std::string recognised(std::span<const std::uint8_t> begin) {
   if (starts("\x80\x02"sv) || starts("\x80\x03"sv) || starts("\x80\x04"sv) || starts("\x80\x05"sv))
     return "a Python pickle, such as older torch.save writes";
   if (starts("\x1f\x8b"sv)) return "a gzip archive";
-  if (starts("RIFF"sv) && text.size() >= 12 && text.compare(8, 4, "WEBP") == 0) return "a WebP image";
   if (starts("GIF87a"sv) || starts("GIF89a"sv)) return "a GIF image";
   if (starts("BM"sv) && text.size() >= 10 && text.compare(6, 4, "\0\0\0\0"sv) == 0) return "a BMP image";
   for (const std::string_view tiff : {"II*\0"sv, "MM\0*"sv, "II+\0"sv, "MM\0+"sv})
@@ -33,6 +49,7 @@ std::string recognised(std::span<const std::uint8_t> begin) {
       if (brand == heic) return "a HEIC image";
     return "a video";
   }
+  if (is_webp(begin)) return "a WebP image";
   if (starts("\0\0\0\x0cJXL "sv) || starts("\xff\x0a"sv)) return "a JPEG XL image";
   if (starts("\0\0\0\x0cjP  "sv) || starts("\xff\x4f\xff\x51"sv)) return "a JPEG 2000 image";
   if (starts("8BPS"sv)) return "a Photoshop image";
@@ -59,31 +76,22 @@ void set_size(const std::string& name, std::int64_t width, std::int64_t height, 
   image.pixels.resize(static_cast<std::size_t>(width * height * bytes_per_pixel));
 }
 
-namespace {
-
-constexpr std::array<std::uint8_t, 3> kJpeg{0xff, 0xd8, 0xff};
-constexpr std::array<std::uint8_t, 4> kPng{0x89, 'P', 'N', 'G'};
-
-bool begins_with(std::span<const std::uint8_t> bytes, std::span<const std::uint8_t> magic) {
-  return bytes.size() >= magic.size() && std::equal(magic.begin(), magic.end(), bytes.begin());
-}
-
-}  // namespace
-
 std::size_t bytes_to_decode(std::span<const std::uint8_t> bytes) {
   if (begins_with(bytes, kJpeg)) return bytes_to_decode_jpeg(bytes);
-  return begins_with(bytes, kPng) ? bytes_to_decode_png(bytes) : 0;
+  if (begins_with(bytes, kPng)) return bytes_to_decode_png(bytes);
+  return is_webp(bytes) ? bytes_to_decode_webp(bytes) : 0;
 }
 
 void decode_image(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image) {
   if (begins_with(bytes, kJpeg)) return decode_jpeg(name, bytes, image);
   if (begins_with(bytes, kPng)) return decode_png(name, bytes, image);
+  if (is_webp(bytes)) return decode_webp(name, bytes, image);
   if (bytes.empty()) throw undecodable(name, "the file is empty");
   const std::string kind = recognised(bytes.first(std::min(bytes.size(), kRecognisedBytes)));
   if (kind.ends_with(" image"))
     throw Error(ErrorCode::data,
-                name + ": it is " + kind + ", by its first bytes; convert it to JPEG or PNG, or remove it");
-  throw undecodable(name, kind.empty() ? "neither JPEG nor PNG, by its first bytes" : "it is " + kind);
+                name + ": it is " + kind + ", by its first bytes; convert it to JPEG, PNG or WebP, or remove it");
+  throw undecodable(name, kind.empty() ? "neither JPEG nor PNG nor WebP, by its first bytes" : "it is " + kind);
 }
 
 namespace {
@@ -302,6 +310,34 @@ void decode_png(const std::string& name, std::span<const std::uint8_t> bytes, Rg
     throw undecodable(name, "not a PNG of a known colour type");
   reading.rows_left = rows_of_all_passes(image.width, image.height, passes);
   check(read_rows(png, image.pixels.data(), image.height, row_bytes, passes));
+}
+
+namespace {
+
+// Reads the header. Returns false if it is damaged.
+bool read_features(std::span<const std::uint8_t> bytes, WebPBitstreamFeatures& features) {
+  return WebPGetFeatures(bytes.data(), bytes.size(), &features) == VP8_STATUS_OK;
+}
+
+}  // namespace
+
+std::size_t bytes_to_decode_webp(std::span<const std::uint8_t> bytes) {
+  constexpr int kLossless = 2;
+  WebPBitstreamFeatures features;
+  if (!read_features(bytes, features) || features.width > kMaxPixels / std::max(features.height, 1)) return 0;
+  const auto pixels = static_cast<std::size_t>(features.width) * static_cast<std::size_t>(features.height);
+  return pixels * (features.format == kLossless ? 7 : 3);
+}
+
+void decode_webp(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image) {
+  WebPBitstreamFeatures features;
+  if (!read_features(bytes, features))
+    throw undecodable(name, "not a WebP that can be decoded (its header is damaged)");
+  if (features.has_animation) throw undecodable(name, "an animated WebP");
+  set_size(name, features.width, features.height, 3, image);
+  if (WebPDecodeRGBInto(bytes.data(), bytes.size(), image.pixels.data(), image.pixels.size(), 3 * features.width) ==
+      nullptr)
+    throw undecodable(name, "not a WebP that can be decoded (its data are damaged or end too early)");
 }
 
 }  // namespace dp

@@ -29,12 +29,12 @@ struct RgbImage {
   std::vector<std::uint8_t> pixels;  // reused for the next image
 };
 
-// Decodes JPEG or PNG, detected by the first bytes. Expands grey to RGB. Ignores alpha, colour profiles and orientation
-// tags. Error(data), with a message that begins with `name`, unless the bytes are a complete image.
+// Decodes JPEG, PNG or WebP, detected by the first bytes. Expands grey to RGB. Ignores alpha, colour profiles and
+// orientation tags. Error(data), with a message that begins with `name`, unless the bytes are a complete image.
 void decode_image(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image);
 
-// Bytes that decode_image() allocates for this file: the pixels and, for a JPEG of several scans, its coefficients.
-// 0 if the file is not an image.
+// Bytes that decode_image() allocates for this file: the pixels and, for a JPEG of several scans, its coefficients, or
+// for a lossless WebP, its pixels of four bytes. 0 if the file is not an image.
 std::size_t bytes_to_decode(std::span<const std::uint8_t> bytes);
 
 // JPEG by libjpeg-turbo, with the accurate DCT and smooth upsampling. Converts CMYK and YCCK without a colour profile.
@@ -44,6 +44,9 @@ std::size_t bytes_to_decode_jpeg(std::span<const std::uint8_t> bytes);
 void decode_png(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image);
 
 std::size_t bytes_to_decode_png(std::span<const std::uint8_t> bytes);
+// WebP, lossy or lossless, by libwebp. Not animated.
+void decode_webp(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image);
+std::size_t bytes_to_decode_webp(std::span<const std::uint8_t> bytes);
 
 // "<name>: <what>; <what to do about an image that cannot be decoded>".
 Error undecodable(const std::string& name, const std::string& what);

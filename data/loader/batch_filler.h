@@ -12,9 +12,11 @@
 
 namespace dp {
 
-// The sample order of an epoch. Fills `order` with 0 .. size-1. `shuffle`: Fisher-Yates, keyed by (seed, epoch) only.
-// At most 2^32-1 samples.
-void fill_order(std::span<std::int64_t> order, bool shuffle, std::uint64_t seed, std::int64_t epoch);
+// The sample order of an epoch, keyed by (seed, epoch) only. Fills `order`, whose size is that of the data set (at most
+// 2^32-1), with sample indices. A sample that occurs again is its index plus the size for each time before. `balanced`:
+// the data set whose classes occur equally often; null: each sample occurs once, or `repeats` times.
+void fill_order(std::span<std::int64_t> order, const LoaderOptions& options, const Dataset* balanced,
+                std::int64_t epoch);
 
 // Fills a batch with samples of a dataset: augmented, normalised, float32.
 // Immutable after construction and shared by all loader threads. fill() allocates nothing.
@@ -34,7 +36,7 @@ class BatchFiller {
             const std::atomic<bool>& cancelled) const;
 
  private:
-  // Of an image's random numbers.
+  // Of an image's random numbers. `sample`: as in the order of samples.
   struct Key {
     std::int64_t epoch, sample;
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -11,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "data/augment/mixing.h"
 #include "data/augment/policies.h"
 #include "data/loader/batch_filler.h"
 #include "data/threads.h"
@@ -19,12 +21,51 @@
 
 namespace dp {
 
-void fill_order(std::span<std::int64_t> order, bool shuffle, std::uint64_t seed, std::int64_t epoch) {
+namespace {
+
+void shuffle(std::span<std::int64_t> values, Random& random) {  // Fisher-Yates
+  for (std::size_t left = values.size(); left > 1; --left)
+    std::swap(values[left - 1], values[random.below(static_cast<std::uint32_t>(left))]);
+}
+
+std::int32_t checked_label(const Dataset& dataset, std::int64_t sample) {
+  const std::int32_t label = dataset.label(sample);
+  if (label < 0 || label >= dataset.classes())
+    throw Error(ErrorCode::data, "sample " + std::to_string(sample) + " has label " + std::to_string(label) +
+                                     ", but the dataset has " + std::to_string(dataset.classes()) +
+                                     " classes; correct the dataset");
+  return label;
+}
+
+// Each class has as many places as the others, or one more. Its samples take turns, in a new order in each turn.
+void fill_balanced(std::span<std::int64_t> order, const Dataset& dataset, Random& random) {
+  const auto size = static_cast<std::int64_t>(order.size());
+  std::vector<std::vector<std::int64_t>> classes(static_cast<std::size_t>(dataset.classes()));
+  for (std::int64_t i = 0; i < size; ++i) classes[static_cast<std::size_t>(checked_label(dataset, i))].push_back(i);
+  std::erase_if(classes, [](const auto& samples) { return samples.empty(); });
+  std::vector<std::int64_t> turn(classes.size());
+  std::iota(turn.begin(), turn.end(), 0);
+  shuffle(turn, random);
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const std::size_t round = i / turn.size();
+    auto& samples = classes[static_cast<std::size_t>(turn[i % turn.size()])];
+    if (round % samples.size() == 0) shuffle(samples, random);
+    order[i] = samples[round % samples.size()] + size * static_cast<std::int64_t>(round / samples.size());
+  }
+  shuffle(order, random);
+}
+
+}  // namespace
+
+void fill_order(std::span<std::int64_t> order, const LoaderOptions& options, const Dataset* balanced,
+                std::int64_t epoch) {
+  Random random(options.seed, RandomUse::shuffle, static_cast<std::uint64_t>(epoch));
+  if (balanced != nullptr) return fill_balanced(order, *balanced, random);
   std::iota(order.begin(), order.end(), 0);
-  if (!shuffle) return;
-  Random random(seed, RandomUse::shuffle, static_cast<std::uint64_t>(epoch));
-  for (std::size_t left = order.size(); left > 1; --left)
-    std::swap(order[left - 1], order[random.below(static_cast<std::uint32_t>(left))]);
+  if (options.shuffle) shuffle(order, random);
+  const auto size = static_cast<std::int64_t>(order.size()), repeats = std::int64_t{options.repeats};
+  for (std::int64_t i = size - 1; i >= 0 && repeats > 1; --i)
+    order[static_cast<std::size_t>(i)] = order[static_cast<std::size_t>(i / repeats)] + size * (i % repeats);
 }
 
 BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t seed)
@@ -65,30 +106,27 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
   batch.resident.epoch = static_cast<std::uint64_t>(epoch);
   float* out = resident ? nullptr : batch.images.data<float>();
   auto* labels = batch.labels.data<std::int32_t>();
-  float* targets = batch.targets.empty() ? nullptr : batch.targets.data<float>();
+  float* targets = dataset_.has_targets() ? batch.targets.data<float>() : nullptr;
   auto* indices = batch.samples.data<std::int64_t>();
-  for (const std::int64_t sample : samples) {
+  for (const std::int64_t place : samples) {
     if (cancelled) return;
-    const std::int32_t label = dataset_.label(sample);
-    if (label < 0 || label >= classes_)
-      throw Error(ErrorCode::data, "sample " + std::to_string(sample) + " has label " + std::to_string(label) +
-                                       ", but the dataset has " + std::to_string(classes_) +
-                                       " classes; correct the dataset");
+    const std::int64_t sample = place % dataset_.size();
+    const std::int32_t label = checked_label(dataset_, sample);
     if (resident) {
       // The device makes the image from its resident bytes.
     } else if (augment_) {
-      copy_augmented({epoch, sample}, scratch, out);
+      copy_augmented({epoch, place}, scratch, out);
     } else {
       dataset_.read(sample, scratch.first(image_bytes()), nullptr);
       copy_image(scratch.data(), out);
     }
     if (!resident) out += image_bytes();
     *labels++ = label;
-    if (!batch.targets.empty()) {
+    if (targets != nullptr) {
       dataset_.targets(sample, {targets, static_cast<std::size_t>(classes_)});
       targets += classes_;
     }
-    *indices++ = sample;
+    *indices++ = resident ? sample : place;
   }
 }
 
@@ -128,7 +166,7 @@ void BatchFiller::copy_augmented(const Key& key, std::span<std::uint8_t> scratch
   std::uint8_t* const in = scratch.data() + spare_bytes_;
   Random random(seed_, RandomUse::augment, static_cast<std::uint64_t>(key.epoch),
                 static_cast<std::uint64_t>(key.sample));
-  dataset_.read(key.sample, {in, image_bytes()}, &random);
+  dataset_.read(key.sample % dataset_.size(), {in, image_bytes()}, &random);
   Crop crop = draw_crop(random, augmentation_.padding.value_or(0), augmentation_.flip == Flip::random);
   if (augmentation_.flip == Flip::alternating) crop.flip = alternates(seed_, key.epoch, key.sample);
   const bool upside_down = augmentation_.vflip.value_or(false) && random.below(2) == 1;
@@ -158,6 +196,26 @@ namespace {
 constexpr auto kTick = std::chrono::milliseconds(50);  // between calls of options.stop
 constexpr int kHeld = 2;                               // valid batches: the current one and the one before
 
+void check_targets(const Dataset& dataset, const LoaderOptions& options) {
+  const TargetOptions& targets = options.targets;
+  const auto require = [](bool good, const std::string& rule) {
+    if (!good) throw Error(ErrorCode::usage, rule);
+  };
+  require(!dataset.has_targets(),
+          "mixed images and weights of classes need class numbers, and the data set has targets");
+  for (const double alpha : {targets.mixup_alpha, targets.cutmix_alpha})
+    require(alpha >= 0 && alpha <= 4, "the alpha of mixup or cutmix is " + std::to_string(alpha) + "; give 0 to 4");
+  require(!targets.mixes() || !options.resident,
+          "device-resident images cannot be mixed; use batches with images, or set mixup_alpha and cutmix_alpha to 0");
+  const auto& weights = targets.class_weights;
+  require(weights.empty() || static_cast<std::int64_t>(weights.size()) == dataset.classes(),
+          std::to_string(weights.size()) + " weights of classes do not fit the " + std::to_string(dataset.classes()) +
+              " classes of the data set; give one for each");
+  require(std::ranges::all_of(weights, [](float weight) { return weight >= 0 && std::isfinite(weight); }),
+          "the weights of classes must be at least 0");
+  require(targets.label_smoothing >= 0 && targets.label_smoothing < 1, "label_smoothing must be in [0, 1)");
+}
+
 std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options) {
   const auto refuse = [](const std::string& what) { throw Error(ErrorCode::usage, what); };
   if (!dataset || dataset->size() == 0) refuse("an empty dataset cannot be loaded; give one with samples");
@@ -181,6 +239,14 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
     refuse("the device-resident images have shape " + to_string(options.resident->images.shape()) +
            ", but the dataset has " + std::to_string(size) + " of " + to_string(dataset->image_shape()) +
            "; use read_images() of that dataset");
+  if (options.targets.any()) check_targets(*dataset, options);
+  if (options.repeats < 1 || (options.balanced && options.repeats > 1))
+    refuse("each sample is repeated " + std::to_string(options.repeats) +
+           " times; give 1 or more, and 1 with classes that occur equally often");
+  if (options.balanced && (!options.shuffle || dataset->has_targets()))
+    refuse("classes that occur equally often need class numbers and a random order");
+  if (options.resident && options.augment && (options.balanced || options.repeats > 1))
+    refuse("samples that occur again are augmented on the host; use batches with images");
   if (const std::string option = only_on_host(dataset->augmentation());
       options.resident && options.augment && !option.empty())
     refuse(option + " does not work with a device-resident data set; use --images-on host");
@@ -190,11 +256,12 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
   return dataset;
 }
 
-Batch make_batch(const Dataset& dataset, std::int64_t size, const std::shared_ptr<const ImageSet>& resident) {
-  Batch batch{resident ? Tensor() : Tensor(dataset.image_shape().prepended(size)), Tensor(Shape{size}, DType::i32),
-              Tensor(Shape{size}, DType::i64)};
-  if (dataset.has_targets()) batch.targets = Tensor(Shape{size, dataset.classes()});
-  batch.resident.set = resident;
+Batch make_batch(const Dataset& dataset, std::int64_t size, const LoaderOptions& options) {
+  Batch batch{options.resident ? Tensor() : Tensor(dataset.image_shape().prepended(size)),
+              Tensor(Shape{size}, DType::i32), Tensor(Shape{size}, DType::i64)};
+  const std::int64_t columns = std::max(options.targets.classes, dataset.classes());
+  if (dataset.has_targets() || options.targets.any()) batch.targets = Tensor(Shape{size, columns});
+  batch.resident.set = options.resident;
   return batch;
 }
 
@@ -235,7 +302,7 @@ struct Loader::State {
     const auto count = static_cast<std::size_t>(std::min<std::int64_t>(options.slots, batches));
     slots.resize(std::max<std::size_t>(count, kHeld + (options.ranks > 1 ? 2 : 1)));
     for (Slot& slot : slots) {
-      slot.full = make_batch(*dataset, share(batch_rows, options), options.resident);
+      slot.full = make_batch(*dataset, share(batch_rows, options), options);
       slot.last = first_rows(slot.full, share(last_rows, options));
       if (options.ranks > 1) slot.full.global = batch_rows, slot.last.global = last_rows;
     }
@@ -308,6 +375,29 @@ struct Loader::State {
     const std::int64_t from = batch * slots.front().full.size();
     filler.fill(into, std::span(samples).subspan(static_cast<std::size_t>(from), static_cast<std::size_t>(into.size())),
                 epoch, image, stopping);
+    if (options.targets.any() && !stopping) make_targets(into, batch);
+  }
+
+  void make_targets(Batch& into, std::int64_t batch) const {
+    Random random(options.seed, RandomUse::mix, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(batch));
+    const Mix mix = draw_mix(options.targets, dataset->image_shape(), random);
+    if (options.targets.mixes()) mix_images(mix, into.images.data<float>(), into.size(), dataset->image_shape());
+    const double factor = options.targets.mixes() ? 1 : weight_factor(batch);
+    fill_targets(mix, options.targets, into.labels.span<std::int32_t>(), factor, into.targets.shape()[1],
+                 into.targets.data<float>());
+  }
+
+  // Returns the number of samples in a global batch, divided by the sum of the weights of their classes.
+  double weight_factor(std::int64_t batch) const {
+    const std::int64_t rows = batch + 1 == batches ? last_rows : batch_rows;
+    double sum = 0;
+    for (std::int64_t i = batch * batch_rows; i < batch * batch_rows + rows; ++i) {
+      const std::int64_t sample = order[static_cast<std::size_t>(i) % order.size()] % dataset->size();
+      const auto label = static_cast<std::size_t>(dataset->label(sample));
+      if (label < options.targets.class_weights.size())
+        sum += static_cast<double>(options.targets.class_weights[label]);
+    }
+    return sum > 0 ? static_cast<double>(rows) / sum : 0;
   }
 
   std::int64_t padded(std::int64_t samples) const {
@@ -344,7 +434,7 @@ struct Loader::State {
                                         std::to_string(batches - 1));
     drain();
     epoch = new_epoch;
-    fill_order(order, options.shuffle, options.seed, epoch);
+    fill_order(order, options, options.balanced ? dataset.get() : nullptr, epoch);
     if (options.ranks > 1) take_own_samples();
     {
       const std::scoped_lock lock(mutex);
@@ -448,7 +538,7 @@ DeviceImages Loader::resident() const {
 
 std::vector<std::int64_t> Loader::order(std::int64_t epoch) const {
   std::vector<std::int64_t> order(state_->order.size());
-  fill_order(order, state_->options.shuffle, state_->options.seed, epoch);
+  fill_order(order, state_->options, state_->options.balanced ? state_->dataset.get() : nullptr, epoch);
   return order;
 }
 

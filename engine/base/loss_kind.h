@@ -12,4 +12,7 @@ inline bool is_of_classes(const OutputLoss& loss) {
   return std::holds_alternative<BceWithLogitsLoss>(loss) || std::holds_alternative<FocalLoss>(loss);
 }
 
+// Whether the outputs are logits of classes of which a sample has one, or a distribution over them.
+inline bool is_of_one_class(const OutputLoss& loss) { return std::holds_alternative<SoftCrossEntropyLoss>(loss); }
+
 }  // namespace dp

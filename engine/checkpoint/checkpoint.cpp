@@ -155,6 +155,11 @@ std::string to_json(const TrainState& state) {
       {"config", state.config},
   };
   if (state.best_loss) json["best_loss"] = *state.best_loss;
+  if (state.plateau != Plateau()) {
+    json["plateau_factor"] = state.plateau.factor;
+    json["plateau_bad"] = state.plateau.bad;
+    if (state.plateau.best) json["plateau_best"] = *state.plateau.best;
+  }
   if (state.loss_scale) {
     json["loss_scale"] = static_cast<double>(state.loss_scale->scale);
     json["loss_scale_steps"] = state.loss_scale->good_steps;
@@ -183,6 +188,9 @@ TrainState read_train_state(ByteSource& source) {
   state.global_batch = fields.count("global_batch");
   state.best_top1 = fields.number("best_top1");
   if (fields.has("best_loss")) state.best_loss = fields.number("best_loss");
+  if (fields.has("plateau_factor")) state.plateau.factor = fields.number("plateau_factor");
+  if (fields.has("plateau_bad")) state.plateau.bad = fields.count("plateau_bad");
+  if (fields.has("plateau_best")) state.plateau.best = fields.number("plateau_best");
   if (fields.has("since_best")) state.since_best = fields.count("since_best");
   state.config = fields.json_text("config");
   if (fields.has("loss_scale"))

@@ -38,5 +38,5 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/dpConfig.cmake.in ${PROJ
                               INSTALL_DESTINATION ${dp_package_dir} NO_SET_AND_CHECK_MACRO)
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/dpConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/dpConfig.cmake ${PROJECT_BINARY_DIR}/dpConfigVersion.cmake
-              ${CMAKE_CURRENT_LIST_DIR}/FindTurboJPEG.cmake
+              ${CMAKE_CURRENT_LIST_DIR}/FindTurboJPEG.cmake ${CMAKE_CURRENT_LIST_DIR}/FindWebP.cmake
         DESTINATION ${dp_package_dir})

@@ -207,8 +207,9 @@ OptionTable<Schedule> make_schedule_options() {
   table.group("Training");
   table
       .add(choice + ",--sched",
-           accepts::one_of({"constant", "step", "multistep", "cosine", "exponential", "polynomial", "onecycle"}),
-           &Schedule::kind, "constant, step, multistep, cosine, exponential, polynomial, onecycle")
+           accepts::one_of(
+               {"constant", "step", "multistep", "cosine", "exponential", "polynomial", "onecycle", "plateau"}),
+           &Schedule::kind, "constant, step, multistep, cosine, exponential, polynomial, onecycle, plateau")
       .shown("by model");
   table
       .add(
@@ -222,11 +223,11 @@ OptionTable<Schedule> make_schedule_options() {
           "lr-gamma,--gamma", accepts::number(0, 1e6),
           [](auto& schedule) {
             const bool drops = schedule.kind == ScheduleKind::step || schedule.kind == ScheduleKind::multistep ||
-                               schedule.kind == ScheduleKind::exponential;
+                               schedule.kind == ScheduleKind::exponential || schedule.kind == ScheduleKind::plateau;
             return drops ? &schedule.gamma : nullptr;
           },
-          "step, multistep: factor of each drop; exponential: of each epoch")
-      .needs("--lr-scheduler step, multistep or exponential", choice)
+          "step, multistep, plateau: factor of each drop; exponential: of each epoch")
+      .needs("--lr-scheduler step, multistep, exponential or plateau", choice)
       .shown(to_text(OptionValue{Schedule{}.gamma}));
   table
       .add(
@@ -239,12 +240,20 @@ OptionTable<Schedule> make_schedule_options() {
       .add(
           "lr-min,--min-lr", kRate,
           [](auto& schedule) {
-            const bool falls = schedule.kind == ScheduleKind::cosine || schedule.kind == ScheduleKind::polynomial;
+            const bool falls = schedule.kind == ScheduleKind::cosine || schedule.kind == ScheduleKind::polynomial ||
+                               schedule.kind == ScheduleKind::plateau;
             return falls ? &schedule.min_lr : nullptr;
           },
-          "cosine, polynomial: the learning rate at the end")
-      .needs("--lr-scheduler cosine or polynomial", choice)
+          "cosine, polynomial: the learning rate at the end; plateau: the lowest one")
+      .needs("--lr-scheduler cosine, polynomial or plateau", choice)
       .shown("0");
+  table
+      .add(
+          "lr-patience,--patience-epochs", accepts::whole(0, 1'000'000'000),
+          [](auto& schedule) { return schedule.kind == ScheduleKind::plateau ? &schedule.patience : nullptr; },
+          "plateau: drop after more than N evaluations without a lower loss")
+      .needs("--lr-scheduler plateau", choice)
+      .shown("10");
   table
       .add(
           "lr-power", accepts::number(1e-6, 1e3),
@@ -333,7 +342,8 @@ double Schedule::factor(double epoch, double epochs_per_step) const {
   const double now = epoch + 1e-6 * epochs_per_step;
   const double warmup = warmup_epochs > 0 ? std::min(1.0, (epoch + epochs_per_step) / warmup_epochs) : 1.0;
   switch (kind) {
-    case ScheduleKind::constant: return warmup;
+    case ScheduleKind::constant:
+    case ScheduleKind::plateau: return warmup;
     case ScheduleKind::step: return warmup * std::pow(gamma, std::floor(now / step_size));
     case ScheduleKind::multistep: {
       const auto passed = std::count_if(milestones.begin(), milestones.end(), [&](double at) { return at <= now; });
@@ -365,6 +375,20 @@ double Schedule::rate(double lr, double epoch, double epochs_per_step) const {
   const bool falls = kind == ScheduleKind::cosine || kind == ScheduleKind::polynomial;
   const double end = falls && !warms_up ? min_lr : 0;
   return end + (lr - end) * factor(epoch, epochs_per_step);
+}
+
+void Plateau::evaluated(const Schedule& schedule, double lr, double loss) {
+  constexpr double kLower = 1 - 1e-4, kLeastChange = 1e-8;  // PyTorch's threshold and eps
+  if (std::isfinite(loss) && (!best || loss < *best * kLower)) {
+    best = loss;
+    bad = 0;
+  } else {
+    ++bad;
+  }
+  if (bad <= schedule.patience) return;
+  bad = 0;
+  const double rate = lr * factor, reduced = std::max(rate * schedule.gamma, schedule.min_lr);
+  if (rate - reduced > kLeastChange) factor = reduced / lr;
 }
 
 namespace engine {

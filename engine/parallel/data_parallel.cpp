@@ -31,13 +31,16 @@ void check_targets(const Batch& batch, const Model& model, const OutputLoss& los
         ErrorCode::usage,
         fmt::format("the targets of a batch have shape {}; give one for each output of model '{}': {}",
                     batch.targets.empty() ? "()" : to_string(batch.targets.shape()), model.name(), to_string(wanted)));
-  if (batch.size() == 0 || !is_of_classes(loss) || !batch.targets.storage()->host_accessible()) return;
+  const bool of_one_class = is_of_one_class(loss);
+  if (batch.size() == 0 || !batch.targets.storage()->host_accessible()) return;
+  if (!is_of_classes(loss) && !of_one_class) return;
   for (const float target : batch.targets.span<float>())
-    if (!(target >= 0 && target <= 1))
-      throw Error(ErrorCode::usage,
-                  fmt::format("target {} is not between 0 and 1, as the loss {} requires; correct the "
-                              "data set, or choose a loss for numbers such as mse",
-                              target, name_of(loss)));
+    if (!(target >= 0) || !(of_one_class ? std::isfinite(target) : target <= 1))
+      throw Error(
+          ErrorCode::usage,
+          fmt::format("target {} is not {}, as the loss {} requires; correct the data set, or choose a loss for "
+                      "numbers such as mse",
+                      target, of_one_class ? "a number from 0 on" : "between 0 and 1", name_of(loss)));
 }
 
 // One class number for each image.
@@ -45,7 +48,8 @@ void check_labels(const Batch& batch, const Model& model, std::int64_t rows) {
   const std::int64_t images = batch.size();
   if (!batch.targets.empty())
     throw Error(ErrorCode::usage,
-                "a batch has targets, but cross-entropy reads labels; set DataParallelOptions::output_loss");
+                "a batch has targets, but cross-entropy reads labels; set DataParallelOptions::output_loss, or "
+                "soft_targets for training");
   require_type(batch.labels, DType::i32, "labels");
   if (rows != images)
     throw Error(ErrorCode::usage,
@@ -61,7 +65,9 @@ void check_labels(const Batch& batch, const Model& model, std::int64_t rows) {
                                                   model.output()[0], model.name(), model.output()[0] - 1));
 }
 
-void check_batch(const Batch& batch, const Model& model, const std::optional<OutputLoss>& loss) {
+void check_batch(const Batch& batch, const engine::ModelSetup& setup, bool training) {
+  const Model& model = setup.model;
+  const auto loss = setup.output_loss(training);
   if (batch.global_size() < 1) throw Error(ErrorCode::usage, "a batch needs at least one sample");
   const std::int64_t images = batch.size();
   const Shape& shape = batch.resident.set ? batch.resident.set->images.shape() : batch.images.shape();
@@ -69,7 +75,12 @@ void check_batch(const Batch& batch, const Model& model, const std::optional<Out
   const auto rows = [](const Tensor& t) { return t.empty() || t.shape().rank() == 0 ? std::int64_t{0} : t.shape()[0]; };
   require_type(batch.images, DType::f32, "images");
   require_type(batch.samples, DType::i64, "sample indices");
-  loss ? check_targets(batch, model, *loss) : check_labels(batch, model, rows(batch.labels));
+  if (setup.options.own_loss && batch.resident.set)
+    throw Error(ErrorCode::usage, "a loss of the program's own requires batches with images, not device-resident ones");
+  if (loss)
+    check_targets(batch, model, *loss);
+  else if (!setup.options.own_loss || batch.targets.empty())
+    check_labels(batch, model, rows(batch.labels));
   if (!batch.samples.empty() && rows(batch.samples) != images)
     throw Error(ErrorCode::usage, fmt::format("a batch has {} images but {} sample indices; give one index per image",
                                               images, rows(batch.samples)));
@@ -78,6 +89,14 @@ void check_batch(const Batch& batch, const Model& model, const std::optional<Out
     if (sample < 0 || sample >= shape[0])
       throw Error(ErrorCode::usage, fmt::format("sample index {} is out of range; the images have indices 0 to {}",
                                                 sample, shape[0] - 1));
+}
+
+// With DataParallelOptions::check_replicas, after an update.
+template <typename State>
+void check_replicas(const DataParallel& net, State& s) {
+  if (!s.setup.options.check_replicas || net.replicas_identical()) return;
+  s.team.pool.abort_flag()->store(true);  // these weights must not be saved
+  throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.team.step));
 }
 
 }  // namespace
@@ -103,7 +122,12 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   const int micro_batches = s.setup.options.grad_accum_steps;
   const engine::UpdateKind update = engine::kind_of(optimizer);
   engine::check(optimizer);
-  check_batch(batch, s.setup.model, s.setup.options.output_loss);
+  check_batch(batch, s.setup, /*training=*/true);
+  if (s.setup.options.own_loss) {
+    s.backward(s.own_loss(batch, /*training=*/true).grad);
+    s.update(optimizer);
+    return check_replicas(*this, s);
+  }
   s.require_two_values(batch.size(), batch.global_size(), micro_batches);
   s.team.extend_row_numbers(batch.size());
   s.begin_change();
@@ -119,15 +143,16 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   s.updated();
   s.state_dict.count_trained_batches(
       std::min<std::int64_t>(micro_batches, batch.size()));  // only micro-batches with rows
-  if (s.setup.options.check_replicas && !replicas_identical()) {
-    s.team.pool.abort_flag()->store(true);  // these weights must not be saved
-    throw Error(ErrorCode::device, fmt::format("the replicas' weights differ after step {}", s.team.step));
-  }
+  check_replicas(*this, s);
 }
 
 void DataParallel::evaluate(const Batch& batch) {
   State& s = *state_;
-  check_batch(batch, s.setup.model, s.setup.options.output_loss);
+  check_batch(batch, s.setup, /*training=*/false);
+  if (s.setup.options.own_loss) {
+    s.own_loss(batch, /*training=*/false);
+    return;
+  }
   s.forward_rows = 0;
   s.reserve(engine::evaluation_batch(batch.size(), batch.resident, s.setup.options));
   s.team.graphs->evaluated(batch.global_size(), batch.resident.set != nullptr);
@@ -164,8 +189,12 @@ void DataParallel::prepare(const std::vector<std::int64_t>& train_batches,
 
 // --- the parts of a step ------------------------------------------------------------------------------------------
 
-const Tensor& DataParallel::forward(const Tensor& images) { return state_->forward_all(images, /*training=*/true); }
-const Tensor& DataParallel::predict(const Tensor& images) { return state_->forward_all(images, /*training=*/false); }
+const Tensor& DataParallel::forward(const Tensor& images) {
+  return state_->forward_all({.images = images}, /*training=*/true);
+}
+const Tensor& DataParallel::predict(const Tensor& images) {
+  return state_->forward_all({.images = images}, /*training=*/false);
+}
 void DataParallel::backward(const Tensor& logits_grad) { state_->backward(logits_grad); }
 void DataParallel::step(const Optimizer& optimizer) { state_->update(optimizer); }
 

@@ -6,6 +6,7 @@
 #include <new>
 
 #include "dp/error.h"
+#include "engine/base/loss_kind.h"
 #include "engine/parallel/data_parallel_state.h"
 #include "engine/parallel/step_timeline.h"
 #include "engine/step/memory/memory_room.h"
@@ -47,7 +48,10 @@ Stats DataParallel::take_stats() {
       stats.top5 += part.top5;
     }
   }
-  stats.has_labels = !s.setup.options.output_loss;
+  const Stats own = std::exchange(s.own_stats, {});
+  stats.loss_sum += own.loss_sum, stats.samples += own.samples, stats.top1 += own.top1, stats.top5 += own.top5;
+  const auto& loss = s.setup.options.output_loss;
+  stats.has_labels = own.has_labels && (!loss || is_of_one_class(*loss));
   stats.skipped = results.front().front().skipped_steps;
   s.optimizer.reported_skipped(stats.skipped);
   stats.grad_norm = results.front().front().grad_norm;
@@ -57,6 +61,7 @@ Stats DataParallel::take_stats() {
 
 bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
   State& s = *state_;
+  if (s.setup.options.own_loss) return false;  // evaluate() copies the outputs to the host and keeps none
   // The most rows that a replica gets of one batch. With weights, a batch that is slightly smaller than the largest one
   // can give a replica one row more.
   const auto most_of = [&](int rank) {
@@ -75,7 +80,7 @@ bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
   s.team.on_workers([&](engine::Worker& worker) {
     const std::int64_t most = s.setup.is_last(worker.stage()) ? batches * most_of(worker.rank()) : 0;
     try {
-      worker.logits_store = std::make_unique<engine::LogitsStore>(worker, most, row_bytes, s.setup.target_bytes());
+      worker.logits_store = std::make_unique<engine::LogitsStore>(worker, most, row_bytes, s.setup.target_bytes(false));
     } catch (const Error& error) {
       if (error.code() != ErrorCode::device) throw;
     } catch (const std::bad_alloc&) {

@@ -33,9 +33,11 @@ struct DataParallel::State {
     if (optimizer.reserve(update)) team.graphs->memory_changed();
   }
   // The parts of a step, one by one (step_by_step.cpp).
-  const Tensor& forward_all(const Tensor& images, bool training);
+  const Tensor& forward_all(const Batch& batch, bool training);
   void backward(const Tensor& logits_grad);
   void update(const Optimizer& by);
+  // With DataParallelOptions::own_loss: forward and the loss, which is added to own_stats.
+  Loss own_loss(const Batch& batch, bool training);
   void end_step() { ++team.step, begun = false; }
   void updated() {  // after a step with an update
     optimizer.updated();
@@ -68,6 +70,7 @@ struct DataParallel::State {
   std::int64_t forward_rows = 0;       // of the last forward(); 0: backward() is not allowed
   Tensor forward_images;               // of the last forward() or predict(); backward() reads them
   Tensor logits;
+  Stats own_stats;  // of own_loss()
 };
 
 // `shape`: (images, ...). Error(usage) if the images do not have the model's input shape.

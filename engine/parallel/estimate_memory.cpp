@@ -42,7 +42,7 @@ class Estimate {
       MemoryUse use = engine::memory_of_run(setup_, rank, stage, *context_, buckets_, update_);
       if (train.empty()) use.optimizer = 0;
       add_batches(use, rank, stage, batches);
-      if (rank == 0 && setup_.options.loss == LossAt::gathered) use.other += of_gathered_loss(batches);
+      if (rank == 0) use.other += of_gathered_loss(batches);
       devices.push_back(use);
     }
     return devices;
@@ -68,6 +68,7 @@ class Estimate {
         const std::int64_t rows = batch.micro_rows(micro);
         if (rows == 0) continue;
         buffers = std::max(buffers, engine::GatheredLoss::sizes(setup_, rows).total());
+        if (setup_.options.loss != LossAt::gathered) continue;  // a loss of the program's own has no op
         workspace = std::max(
             workspace, engine::GatheredLoss::workspace_of(*engine::GatheredLoss::make_op(setup_, *context_, rows)));
       }

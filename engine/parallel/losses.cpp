@@ -6,6 +6,7 @@
 
 #include "dp/error.h"
 #include "dp/loss.h"
+#include "dp/named_entries.h"
 #include "kernels/device/backend.h"
 #include "kernels/op_args.h"
 #include "kernels/step_state.h"
@@ -89,6 +90,25 @@ Loss cross_entropy(const Tensor& logits, const Tensor& labels, float label_smoot
                             .results = results};
                   });
 }
+
+namespace losses {
+namespace {
+
+std::vector<OwnLoss>& entries() {
+  static std::vector<OwnLoss> all;
+  return all;
+}
+
+}  // namespace
+
+const std::vector<OwnLoss>& registry() { return entries(); }
+const OwnLoss& find(std::string_view name) {
+  require(!entries().empty(), fmt::format("loss '{}' does not exist: this program has added none", name));
+  return find_entry(entries(), name, "loss");
+}
+void add(OwnLoss loss) { add_entry(entries(), std::move(loss), "loss"); }
+
+}  // namespace losses
 
 Loss output_loss(const OutputLoss& loss, const Tensor& outputs, const Tensor& targets) {
   check_parameters(loss);

@@ -42,7 +42,7 @@ DataParallelOptions independent(DataParallelOptions options) {
 }
 
 std::vector<PhaseTimes> measured_times(DataParallel& net, std::int64_t rows) {
-  const Batch images = random_images(net.model(), net.options().output_loss.has_value(), rows);
+  const Batch images = random_images(net.model(), net.options().output_loss || net.options().soft_targets, rows);
   const Optimizer none = Sgd{.lr = 0};
   const auto step = [&] {
     net.train_step(images, none);

@@ -1,5 +1,6 @@
 // The parts of a step as separate calls, as with nn.DataParallel: forward, backward, step.
 #include <algorithm>
+#include <cmath>
 
 #include "dp/error.h"
 #include "engine/optimizer/optimizer.h"
@@ -51,8 +52,9 @@ void refuse_scaled(bool scales_loss) {
 
 }  // namespace
 
-const Tensor& DataParallel::State::forward_all(const Tensor& images, bool training) {
+const Tensor& DataParallel::State::forward_all(const Batch& batch, bool training) {
   const Model& model = setup.model;
+  const Tensor& images = batch.images;
   if (images.empty() || images.shape().rank() == 0 || images.shape()[0] < 1 ||
       images.shape().without_first() != model.input())
     throw Error(ErrorCode::usage, "images of shape " + to_string(images.shape()) + " do not fit model '" +
@@ -61,8 +63,7 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
   refuse_parts_of_steps(setup);
   const std::int64_t rows = images.shape()[0];
   if (training) require_two_values(rows, rows, /*micro_batches=*/1);
-  Batch batch;
-  batch.images = forward_images = images;
+  forward_images = images;
   team.extend_row_numbers(rows);
   forward_rows = 0;
   if (training) begin_change();
@@ -89,6 +90,55 @@ const Tensor& DataParallel::State::forward_all(const Tensor& images, bool traini
     state_dict.count_trained_batches(/*batches=*/1);
   }
   return logits;
+}
+
+namespace {
+
+// The number of outputs that rank before the label, as with the losses on the devices.
+template <typename T>
+std::int64_t outputs_before(const T* outputs, std::int64_t count, std::int32_t label) {
+  if (label < 0 || label >= count || std::isnan(outputs[label])) return std::max<std::int64_t>(count, 5);
+  std::int64_t before = 0;
+  for (std::int64_t k = 0; k < count; ++k)
+    before += outputs[k] > outputs[label] || (outputs[k] == outputs[label] && k < label);
+  return before;
+}
+
+// Adds what a batch has of `stats` besides the loss.
+void count(const Tensor& outputs, const Tensor& labels, Stats& stats) {
+  const std::int64_t rows = outputs.shape()[0], each = outputs.numel() / rows;
+  stats.samples += rows;
+  for (std::int64_t n = 0; n < rows && stats.has_labels; ++n) {
+    const std::int32_t label = labels.data<std::int32_t>()[n];
+    const std::int64_t before = outputs.dtype() == DType::f64
+                                    ? outputs_before(outputs.data<double>() + n * each, each, label)
+                                    : outputs_before(outputs.data<float>() + n * each, each, label);
+    stats.top1 += before < 1, stats.top5 += before < 5;
+  }
+}
+
+}  // namespace
+
+Loss DataParallel::State::own_loss(const Batch& batch, bool training) {
+  const Tensor& gathered = forward_all(batch, training);
+  const Tensor outputs = gathered.storage()->host_accessible() ? gathered : gathered.clone();
+  Loss loss = setup.options.own_loss->function(outputs, batch);
+  const bool finite = std::isfinite(loss.value);
+  if (!finite && setup.options.on_nonfinite == OnNonfinite::abort)
+    throw Error(ErrorCode::nonfinite,
+                "the loss '" + setup.options.own_loss->name + "' is not finite in step " + std::to_string(team.step));
+  own_stats.has_labels = !batch.labels.empty() && (batch.targets.empty() || setup.options.soft_targets);
+  if (finite || !training) {
+    own_stats.loss_sum += loss.value * static_cast<double>(batch.size());
+    count(outputs, batch.labels, own_stats);
+  } else {  // the update skips a step whose gradient is not finite
+    loss.grad = Tensor(outputs.shape(), outputs.dtype());
+    if (outputs.dtype() == DType::f64)
+      std::ranges::fill(loss.grad.span<double>(), NAN);
+    else
+      std::ranges::fill(loss.grad.span<float>(), NAN);
+  }
+  return loss;
 }
 
 void DataParallel::State::backward(const Tensor& logits_grad) {

@@ -23,7 +23,7 @@ struct ReplicaOptions {
   int lanes = 1;          // items whose activations are held at the same time; item i uses lane i % lanes
   int saved_inputs = 0;  // items whose inputs are saved apart from the activations; item i uses number i % saved_inputs
   bool scales_loss = false;
-  std::size_t target_bytes = sizeof(std::int32_t);  // of one sample
+  std::size_t target_bytes = sizeof(std::int32_t);  // of one sample, at most
 };
 
 class Arenas {

@@ -11,13 +11,13 @@ GatheredLoss::GatheredLoss(Worker& worker, const ModelSetup& setup)
 
 GatheredLoss::Sizes GatheredLoss::sizes(const ModelSetup& setup, std::int64_t rows) {
   return {static_cast<std::size_t>(rows * setup.model.output().numel()) * setup.element_bytes(),
-          static_cast<std::size_t>(rows) * setup.target_bytes()};
+          static_cast<std::size_t>(rows) * setup.target_bytes(true)};
 }
 
 std::unique_ptr<kernels::Op> GatheredLoss::make_op(const ModelSetup& setup, kernels::Context& context,
                                                    std::int64_t rows) {
   const std::int64_t outputs = setup.model.output().numel();
-  if (const auto& loss = setup.options.output_loss)
+  if (const auto loss = setup.output_loss(/*training=*/true))
     return context.make_op(kernels::LossOfOutputs{*loss, rows, outputs, setup.scales_loss()});
   return context.make_op(kernels::SoftmaxCrossEntropy{rows, outputs, setup.scales_loss()});
 }
@@ -49,7 +49,7 @@ void GatheredLoss::upload_labels(const Batch& batch, Range rows) {
   if (worker_.context().host_accessible()) return;
   reserve(rows.size());
   worker_.compute().copy(labels_->data(), current_labels_,
-                         static_cast<std::size_t>(rows.size()) * setup_.target_bytes());
+                         static_cast<std::size_t>(rows.size()) * setup_.target_bytes(true));
   current_labels_ = labels_->data();
 }
 
@@ -75,7 +75,7 @@ void GatheredLoss::run(std::int64_t rows) {
     void* const logits = alone ? worker_.runner.address(0, plan->logits()) : logits_->data();
     void* const grad = alone ? worker_.runner.address(0, plan->logits_grad()) : grad_->data();
     void* const targets = const_cast<void*>(current_labels_);
-    if (setup_.options.output_loss)
+    if (setup_.output_loss(/*training=*/true))
       kernels::run_op<kernels::LossOfOutputs>(loss, worker_.compute(),
                                               {.logits = logits,
                                                .targets = targets,

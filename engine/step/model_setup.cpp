@@ -117,7 +117,7 @@ ReplicaOptions ModelSetup::replica_options(int rank, int stage_index) const {
                          .local_shards = local_shards(),
                          .shards = shards(),
                          .scales_loss = scales_loss(),
-                         .target_bytes = target_bytes()};
+                         .target_bytes = target_bytes(/*training=*/true)};
   if (pipelined()) {
     replica.micro_batches = options.grad_accum_steps;
     const int in_flight = most_in_flight(actions_of(options.pipeline.schedule, stage_index, stage_count(),

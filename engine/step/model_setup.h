@@ -77,7 +77,7 @@ struct ModelSetup {
             .accumulate = accumulate,
             .dropout = options.dropout,
             .norm = options.batch_norm,
-            .output_loss = options.output_loss,
+            .output_loss = output_loss(training),
             .scales_loss = scales_loss(),
             .joins_loss = training && !gathers_logits && failpoints.empty(),
             .shards = shards(),
@@ -107,10 +107,14 @@ struct ModelSetup {
   std::vector<Bucket> buckets_of(const Stage& stage, std::size_t usual_bytes) const;
   DType type() const { return stages.front().table->type(); }  // of parameters and their gradients
   std::size_t element_bytes() const { return size_of(type()); }
+  // The loss of outputs that have targets. None: batches have class numbers.
+  std::optional<OutputLoss> output_loss(bool training) const {
+    return training && options.soft_targets ? SoftCrossEntropyLoss{} : options.output_loss;
+  }
   // Of one sample: its class number, or the targets of its outputs.
-  std::size_t target_bytes() const {
-    return options.output_loss ? static_cast<std::size_t>(model.output().numel()) * sizeof(float)
-                               : sizeof(std::int32_t);
+  std::size_t target_bytes(bool training) const {
+    return output_loss(training) ? static_cast<std::size_t>(model.output().numel()) * sizeof(float)
+                                 : sizeof(std::int32_t);
   }
   std::size_t parameter_bytes() const;           // of one copy of all parameters
   const Norm* first_norm_on_1x1_images() const;  // which have one value per channel; null if there is none

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 
 #include "dp/error.h"
 
@@ -33,13 +34,80 @@ void add_threads_and_watchdog(Table& table) {
             "watchdog");
 }
 
+using Groups = std::vector<ParameterGroup>;
+
+bool has_no_decay(const Groups& groups) { return std::ranges::any_of(groups, is_no_decay); }
+bool is_rated(const ParameterGroup& group) {  // a group of --lr-factor
+  return !group.frozen && !group.vectors && !group.weight_decay;
+}
+// With --no-decay-norm-bias, a group of --lr-factor follows one for its biases and normalisation.
+bool is_before_rated(const Groups& groups, std::size_t i) {
+  const ParameterGroup& group = groups[i];
+  return group.vectors && !group.frozen && group.weight_decay == 0.0f && i + 1 < groups.size() &&
+         is_rated(groups[i + 1]) && groups[i + 1].pattern == group.pattern &&
+         groups[i + 1].lr_factor == group.lr_factor && has_no_decay(groups);
+}
+
+// Changes the groups of --lr-factor and --no-decay-norm-bias together, because the first group that a parameter fits
+// counts.
+void set_groups(Options& o, const Groups& rated, bool no_decay) {
+  Groups groups;
+  const auto add_if = [&](const auto& wanted) {
+    for (std::size_t i = 0; i < o.parameter_groups.size(); ++i)
+      if (wanted(i)) groups.push_back(o.parameter_groups[i]);
+  };
+  const Groups& old = o.parameter_groups;
+  add_if([&](std::size_t i) { return is_frozen_by_name(old[i]); });
+  for (const ParameterGroup& group : rated) {
+    if (no_decay)
+      groups.push_back({.pattern = group.pattern, .vectors = true, .lr_factor = group.lr_factor, .weight_decay = 0.0f});
+    groups.push_back(group);
+  }
+  add_if([&](std::size_t i) { return !is_of_options(old, i); });
+  if (no_decay) groups.push_back({.vectors = true, .weight_decay = 0.0f});
+  o.parameter_groups = groups;
+}
+
+Groups rated_groups(const Options& o) {
+  Groups rated;
+  std::ranges::copy_if(o.parameter_groups, std::back_inserter(rated), is_rated);
+  return rated;
+}
+
+Groups read_rates(const std::vector<std::string>& texts) {
+  Groups rated;
+  for (const std::string& text : texts) {
+    const std::size_t at = std::min(text.rfind('='), text.size());
+    float factor = 0;
+    const char* const end = text.data() + text.size();
+    const auto read = std::from_chars(std::min(text.data() + at + 1, end), end, factor);
+    if (at == 0 || read.ec != std::errc() || read.ptr != end || !(factor >= 0) || !std::isfinite(factor))
+      throw Error(ErrorCode::usage, "--lr-factor '" + text + "' is not PARAMETERS=FACTOR, such as 'layer1.*=0.1'");
+    rated.push_back({.pattern = text.substr(0, at), .lr_factor = factor});
+  }
+  return rated;
+}
+
 void add_parameter_groups(Table& table) {
   table.add(
       "no-decay-norm-bias", accepts::flag(), "no weight decay for biases and normalisation",
-      [](const Options& o) { return std::ranges::any_of(o.parameter_groups, is_no_decay); },
+      [](const Options& o) { return has_no_decay(o.parameter_groups); },
       [](Options& o, const OptionValue& on) {
-        std::erase_if(o.parameter_groups, is_no_decay);
-        if (std::get<bool>(on)) o.parameter_groups.push_back({.vectors = true, .weight_decay = 0.0f});
+        set_groups(o, rated_groups(o), std::get<bool>(on));
+        return true;
+      });
+  table.add(
+      "lr-factor", accepts::list(accepts::text("parameters and a factor")),
+      "PARAMETERS=FACTOR: multiply the learning rate of parameters with these names, such as 'layer1.*=0.1'; the first "
+      "that fits counts",
+      [](const Options& o) {
+        std::vector<std::string> texts;
+        for (const ParameterGroup& group : rated_groups(o))
+          texts.push_back(fmt::format("{}={}", group.pattern, group.lr_factor));
+        return texts.empty() ? OptionValue{} : OptionValue{texts};
+      },
+      [](Options& o, const OptionValue& texts) {
+        set_groups(o, read_rates(std::get<std::vector<std::string>>(texts)), has_no_decay(o.parameter_groups));
         return true;
       });
   table.add(
@@ -106,6 +174,17 @@ void add_losses(Table& table) {
       [](Options& o, const OptionValue& name) {
         const auto& wanted = std::get<std::string>(name);
         if (!o.output_loss || wanted != name_of(*o.output_loss)) o.output_loss = loss_named(wanted);
+        return true;
+      });
+  std::string own;
+  for (const OwnLoss& loss : losses::registry())
+    own += (own.empty() ? ": " : ", ") + loss.name + (loss.note.empty() ? "" : " (" + loss.note + ")");
+  table.add(
+      "own-loss", accepts::text("the name of a loss that this program has added"),
+      "loss of the program's own, which the host computes" + (own.empty() ? "; this program has none" : own),
+      [](const Options& o) { return o.own_loss ? OptionValue{o.own_loss->name} : OptionValue{}; },
+      [](Options& o, const OptionValue& name) {
+        o.own_loss = losses::find(std::get<std::string>(name));
         return true;
       });
   add_loss_parameter(table, "huber-delta", accepts::positive(1e12), &HuberLoss::delta,
@@ -328,6 +407,11 @@ bool is_frozen_by_name(const ParameterGroup& group) { return group.frozen && !gr
 
 bool is_no_decay(const ParameterGroup& group) {
   return group.vectors && !group.frozen && group.pattern == "*" && group.weight_decay == 0.0f;
+}
+
+bool is_of_options(const std::vector<ParameterGroup>& groups, std::size_t index) {
+  const ParameterGroup& group = groups[index];
+  return is_frozen_by_name(group) || is_no_decay(group) || is_rated(group) || is_before_rated(groups, index);
 }
 
 const Table& parallel_option_table() {

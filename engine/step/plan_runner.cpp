@@ -103,7 +103,7 @@ void PlanRunner::reserve(const Plan& plan) {
   if (feed_ == nullptr) return;
   const std::int64_t rows = plan.options().batch;
   const std::size_t before = feed_->held_bytes();
-  feed_->reserve(InputFeed::bytes_for(parts_of({.rows = rows})) * items_.size());
+  feed_->reserve(InputFeed::bytes_for(parts_of({.rows = rows, .target_bytes = options_.target_bytes})) * items_.size());
   if (feed_->held_bytes() != before) device_.add_bytes(feed_->held_bytes() - before, &MemoryUse::other);
 }
 
@@ -148,7 +148,7 @@ InputFeed::Parts PlanRunner::parts_of(const ShardInput& input) const {
   const auto rows = static_cast<std::size_t>(input.rows);
   const std::size_t image = options_.stage > 0 ? 0 : static_cast<std::size_t>(model_.input().numel()) * sizeof(float);
   return {{{options_.stage > 0 ? nullptr : input.images, rows * image},
-           {input.labels, rows * options_.target_bytes},
+           {input.labels, rows * input.target_bytes},
            {input.samples, rows * sizeof(std::int64_t)}}};
 }
 
@@ -160,7 +160,7 @@ void PlanRunner::upload_images(const DeviceImages& images, std::int64_t rows) {
 }
 
 void PlanRunner::reserve_copies(std::int64_t rows, bool resident) {
-  const InputFeed::Parts parts = parts_of({.rows = rows});
+  const InputFeed::Parts parts = parts_of({.rows = rows, .target_bytes = options_.target_bytes});
   std::size_t largest = 0;
   for (std::size_t i = resident ? 1 : 0; i < parts.size(); ++i) largest = std::max(largest, parts[i].bytes);
   if (feed_ != nullptr) device_.context().reserve_copies(largest);

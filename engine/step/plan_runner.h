@@ -28,7 +28,8 @@ struct ShardInput {
   const void* labels = nullptr;   // int32 class numbers or float32 targets; null for a forward pass without loss
   const std::int64_t* samples = nullptr;
   std::int64_t rows = 0;
-  const DeviceImages* resident = nullptr;  // device-resident data set that `samples` index; null: none
+  const DeviceImages* resident = nullptr;           // device-resident data set that `samples` index; null: none
+  std::size_t target_bytes = sizeof(std::int32_t);  // of a row of `labels`
 };
 
 // Bytes of the activation arena, which all plans of a replica share. The estimate of memory reads them too.

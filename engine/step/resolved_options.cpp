@@ -206,6 +206,23 @@ ResolvedOptions resolved(DataParallelOptions o) {
   if (o.output_loss && o.label_smoothing > 0)
     refuse(fmt::format("--label-smoothing is for class numbers; the loss {} has targets, which the data set can smooth",
                        name_of(*o.output_loss)));
+  if (o.soft_targets && o.output_loss)
+    refuse(fmt::format("soft targets are for cross-entropy, not for the loss {}", name_of(*o.output_loss)));
+  if (o.soft_targets && o.label_smoothing > 0) refuse("soft targets exclude label_smoothing: smooth the targets");
+  if (o.own_loss) {
+    const auto require = [&](bool holds, const char* what) {
+      if (!holds) refuse(fmt::format("the loss '{}' of this program {}", o.own_loss->name, what));
+    };
+    require(o.own_loss->function != nullptr, "has no function");
+    require(!o.output_loss && o.label_smoothing == 0, "replaces --output-loss and --label-smoothing; remove them");
+    require(!o.process_group, "requires one process (--engine dp)");
+    require(o.pipeline.stages == 1 && o.grad_accum_steps == 1,
+            "requires whole batches, without pipeline stages or "
+            "micro-batches");
+    require(o.logical_shards == 0 || o.logical_shards == static_cast<int>(o.devices.size()),
+            "requires one logical shard per replica");
+    require(o.amp != Amp::float16, "cannot be scaled as float16 requires; use bfloat16");
+  }
   if (!(std::isnormal(o.loss_scale.initial) && o.loss_scale.initial > 0 && o.loss_scale.growth >= 1 &&
         std::isfinite(o.loss_scale.growth) && o.loss_scale.backoff > 0 && o.loss_scale.backoff < 1 &&
         o.loss_scale.growth_interval >= 1))

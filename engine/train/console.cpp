@@ -208,18 +208,18 @@ std::string short_step_line(const StepReport& report, double floor_share, Width 
   return fitted(std::move(columns), width);
 }
 
-// "Acc@1 75.610" and "Acc@5 93.050", or with targets the metrics, the most important first. Acc@5 only for more than
-// five classes.
+// "Acc@1 75.610" and "Acc@5 93.050", then the metrics, the most important first. Acc@5 only for more than five classes.
 std::vector<std::string> results_of(double top1, double top5, std::int64_t classes,
                                     const std::vector<Metric>& metrics) {
-  if (metrics.empty() && std::isnan(top1)) return {};
-  if (metrics.empty() && classes <= 5) return {fmt::format("Acc@1 {:.3f}", top1)};
-  if (metrics.empty()) return {fmt::format("Acc@1 {:.3f}", top1), fmt::format("Acc@5 {:.3f}", top5)};
+  std::vector<std::string> results;
+  if (!std::isnan(top1)) results.push_back(fmt::format("Acc@1 {:.3f}", top1));
+  if (!std::isnan(top1) && classes > 5) results.push_back(fmt::format("Acc@5 {:.3f}", top5));
   static const std::map<std::string, std::string> kNames{
       {"mae", "MAE"}, {"rmse", "RMSE"}, {"r2", "R2"}, {"f1", "F1"}, {"map", "mAP"}};
-  std::vector<std::string> results;
-  for (const Metric& metric : metrics)
-    results.push_back(fmt::format("{} {:.4g}", kNames.at(metric.name), metric.value));
+  for (const Metric& metric : metrics) {
+    const auto known = kNames.find(metric.name);
+    results.push_back(fmt::format("{} {:.4g}", known == kNames.end() ? metric.name : known->second, metric.value));
+  }
   return results;
 }
 
@@ -296,7 +296,7 @@ std::string describe_data(const DatasetPair& data) {
   std::vector<std::pair<std::string, std::int64_t>> others(counted.begin(), counted.end());
   std::ranges::stable_sort(others, std::greater(), [](const auto& other) { return other.second; });
   constexpr std::size_t kNamed = 5;
-  text += "\nignored files that are not .jpg, .jpeg or .png:";
+  text += "\nignored files that are not .jpg, .jpeg, .png or .webp:";
   for (std::size_t i = 0; i < std::min(kNamed, others.size()); ++i)
     text += fmt::format("{} {} {}", i == 0 ? "" : ",", with_separators(others[i].second), others[i].first);
   std::int64_t more = 0;

@@ -12,6 +12,7 @@
 #include "engine/step/resolved_options.h"
 #include "engine/train/passes.h"
 #include "engine/train/report/predictions.h"
+#include "engine/train/start.h"
 
 namespace dp {
 
@@ -50,6 +51,7 @@ class PlannedRun {
  public:
   PlannedRun(const Model& model, const DatasetPair& data, const TrainerOptions& options, bool training)
       : model_(model), data_(data), options_(options), training_(training) {
+    options_.parallel = parallel_options(options);
     if (options_.parallel.devices.empty()) options_.parallel.devices = default_devices();
     on_host_ = options_.parallel.devices.front().kind != DeviceKind::cuda;
   }
@@ -90,8 +92,9 @@ class PlannedRun {
   std::size_t of_loaders() const {
     const Augmentation augmentation =
         training_ && options_.augment ? changed(data_.train->augmentation(), options_.augmentation) : Augmentation{};
-    const bool resident = options_.images_on == ImagesOn::device || (options_.images_on == ImagesOn::automatic &&
-                                                                     !on_host_ && only_on_host(augmentation).empty());
+    const bool resident =
+        options_.images_on == ImagesOn::device ||
+        (options_.images_on == ImagesOn::automatic && !on_host_ && option_of_host(augmentation, options_).empty());
     return of_loader(*data_.test, {}, eval_rows(), resident) +
            (training_ ? of_loader(*data_.train, augmentation, options_.batch_size, resident) : 0);
   }
@@ -137,7 +140,8 @@ class PlannedRun {
     const std::int64_t own = rows(part, batch), batches = (part.size() + own - 1) / own;
     const std::int64_t slots = std::clamp<std::int64_t>(batches, 3, LoaderOptions{}.slots);
     const auto image = static_cast<std::size_t>(part.image_shape().numel());
-    return (resident ? 0 : static_cast<std::size_t>(slots * own) * image * sizeof(float)) +
+    const std::size_t targets = options_.parallel.soft_targets ? static_cast<std::size_t>(model_.output().numel()) : 0;
+    return static_cast<std::size_t>(slots * own) * ((resident ? 0 : image) + targets) * sizeof(float) +
            static_cast<std::size_t>(std::max(options_.workers, 1)) *
                (scratch_bytes(augmentation, part.image_shape().numel()) + part.bytes_to_read()) +
            static_cast<std::size_t>(part.size()) * sizeof(std::int64_t) + part.bytes_to_cache();

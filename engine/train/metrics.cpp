@@ -7,7 +7,10 @@
 #include <optional>
 #include <string>
 
+#include "dp/error.h"
+#include "dp/named_entries.h"
 #include "dp/process_group.h"
+#include "dp/trainer.h"
 #include "engine/base/loss_kind.h"
 
 namespace dp {
@@ -107,6 +110,7 @@ std::vector<Metric> metrics_of(const EvaluatedLogits& evaluated, const OutputLos
   Sums all;
   for (const Sums& one : sums) all.add(one);
   if (sums.empty() || sums.front().samples != static_cast<double>(samples)) return metrics;
+  if (is_of_one_class(loss)) return metrics;  // the accuracies of Stats
   if (is_of_classes(loss)) {
     if (all.positive > 0) add("f1", 2 * all.hits / (all.predicted + all.positive));
     Mean precision;
@@ -125,5 +129,27 @@ std::vector<Metric> metrics_of(const EvaluatedLogits& evaluated, const OutputLos
   add("r2", determination.value());
   return metrics;
 }
+
+namespace metrics {
+namespace {
+
+std::vector<OwnMetric>& entries() {
+  static std::vector<OwnMetric> all;
+  return all;
+}
+
+}  // namespace
+
+const std::vector<OwnMetric>& registry() { return entries(); }
+void add(OwnMetric metric) {
+  for (const char* const field : {"kind", "epoch", "step", "loss", "top1", "top5", "seconds", "average", "best", "mae",
+                                  "rmse", "r2", "f1", "map"})
+    if (metric.name == field)
+      throw Error(ErrorCode::usage,
+                  "metric '" + metric.name + "' cannot be added; evaluations have a field of this name");
+  add_entry(entries(), std::move(metric), "metric");
+}
+
+}  // namespace metrics
 
 }  // namespace dp

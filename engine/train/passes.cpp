@@ -60,11 +60,9 @@ const Batch* next_batch(Loader& loader, StopRequest& stop) {
 
 namespace {
 
-// Makes room for the outputs of an evaluation with targets, from which its metrics are computed. False without targets,
-// or if the outputs are too large.
+// Makes room for the outputs of an evaluation, from which metrics are computed. False if they are too large.
 bool stores_outputs(DataParallel& net, const Loader& test, std::int64_t batches) {
   constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // on all devices
-  if (!net.options().output_loss) return false;
   const std::int64_t rows = std::ranges::max(test.batch_sizes());
   const std::int64_t bytes = batches * rows * net.model().output().numel() * static_cast<std::int64_t>(sizeof(float));
   return bytes <= kMostBytes && net.store_logits(batches, rows);
@@ -73,12 +71,14 @@ bool stores_outputs(DataParallel& net, const Loader& test, std::int64_t batches)
 }  // namespace
 
 std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop,
+                                       const std::vector<OwnMetric>& own, std::optional<EvaluatedLogits>& outputs,
                                        const OnWork& on_work) {
   const auto begin = std::chrono::steady_clock::now();
   const std::int64_t batches =
       most_batches > 0 ? std::min(most_batches, test.batches_per_epoch()) : test.batches_per_epoch();
   ProcessGroup* const group = net.options().process_group.get();
-  const bool measures = stores_outputs(net, test, batches);
+  const auto& loss = net.options().output_loss;
+  const bool measures = (loss || !own.empty()) && stores_outputs(net, test, batches);
   test.start(0);
   if (group != nullptr) {  // the first batch is evaluated by all ranks or by none, because they then exchange data
     const Busy busy(group);
@@ -96,9 +96,13 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
   report.stats = net.take_stats();
   net.take_phase_times();
   if (stopped) return std::nullopt;
-  if (const auto& loss = net.options().output_loss)
-    report.metrics = metrics_of(measures ? net.take_logits() : EvaluatedLogits(), *loss, report.stats.samples,
+  if (measures) outputs = net.take_logits();
+  if (loss)
+    report.metrics = metrics_of(outputs.value_or(EvaluatedLogits()), *loss, report.stats.samples,
                                 net.model().output().numel(), group);
+  if (outputs && static_cast<std::int64_t>(outputs->samples.size()) == report.stats.samples)
+    for (const OwnMetric& metric : own)
+      report.metrics.push_back({metric.name, Stats::plain(metric.function(*outputs))});
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return report;
 }

@@ -3,8 +3,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 
 #include "dp/dataset.h"
 #include "dp/error.h"
@@ -67,10 +69,52 @@ void add_split(Table& table) {
       });
 }
 
+void read_class_weights(const std::string& text, Options& o) {
+  o.balance_classes = text == "balanced";
+  o.class_weights.clear();
+  for (std::size_t begin = 0; !o.balance_classes && begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    float weight = 0;
+    const auto read = std::from_chars(text.data() + begin, text.data() + end, weight);
+    if (read.ec != std::errc() || read.ptr != text.data() + end || !(weight >= 0) || !std::isfinite(weight))
+      throw Error(ErrorCode::usage,
+                  "--class-weights '" + text + "' is neither balanced nor a weight for each class, such as 1,0.5,2");
+    o.class_weights.push_back(weight);
+    begin = end + 1;
+  }
+}
+
+void add_targets(Table& table) {
+  table.group("Training");
+  table.add("mixup-alpha,--mixup", accepts::number(0, 4), &Options::mixup_alpha,
+            "mix pairs of images and their labels; the parts are drawn from Beta(alpha, alpha); 0: off");
+  table.add("cutmix-alpha,--cutmix", accepts::number(0, 4), &Options::cutmix_alpha,
+            "paste a box of one image into another, and mix the labels by its area; with --mixup-alpha, each batch has "
+            "one of both");
+  table.add(
+      "class-weights", accepts::text("balanced, or a weight for each class such as 1,0.5,2"),
+      "factors of the loss of each class; balanced: images / (classes * images of the class)",
+      [](const Options& o) {
+        if (o.balance_classes) return OptionValue{"balanced"};
+        if (o.class_weights.empty()) return OptionValue{};
+        std::string text;
+        for (const float weight : o.class_weights) text += (text.empty() ? "" : ",") + fmt::format("{}", weight);
+        return OptionValue{text};
+      },
+      [](Options& o, const OptionValue& text) {
+        read_class_weights(std::get<std::string>(text), o);
+        return true;
+      });
+}
+
 void add_order(Table& table) {
   table.group("Randomness and order");
   table.add_off("no-augment", &Options::augment, "do not augment training images");
   table.add_off("no-shuffle", &Options::shuffle, "read training images in order");
+  table.add("balanced-sampling", accepts::flag(), &Options::balanced_sampling,
+            "take equally many samples of each class in an epoch; rare classes occur several times");
+  table.add("ra-reps,--aug-repeats", accepts::whole(1, 256), &Options::repeats,
+            "repeated augmentation: each image occurs N times in succession, in an epoch of the same length");
   table.add("drop-last", accepts::flag(), &Options::drop_last, "drop the incomplete last batch of an epoch");
   table.add("workers,-j", accepts::whole(1, 256), &Options::workers, "loader threads")
       .unset_at_zero()
@@ -235,6 +279,7 @@ Table make() {
   Table table;
   add_training(table);
   table.include(parallel_option_table(), &Options::parallel);
+  add_targets(table);
   add_split(table);
   add_order(table);
   table.include(augmentation_options(), &Options::augmentation);

@@ -112,7 +112,7 @@ void require_same_augmentation(const Resumed& resumed, const nlohmann::json& the
 // Options that determine the samples of each step. An option that the checkpoint does not record is not compared.
 void require_same_order(const Resumed& resumed, const std::string& had, const std::string& wanted) {
   const auto then = nlohmann::json::parse(had, nullptr, false), now = nlohmann::json::parse(wanted, nullptr, false);
-  for (const char* key : {"no-shuffle", "no-augment", "drop-last"}) {
+  for (const char* key : {"no-shuffle", "no-augment", "balanced-sampling", "drop-last"}) {
     const auto is_on = [&](const nlohmann::json& config) {
       const nlohmann::json value = config.is_object() ? value_in_effect(config, key) : nlohmann::json();
       return value.is_boolean() ? std::optional(value.get<bool>()) : std::nullopt;
@@ -124,7 +124,7 @@ void require_same_order(const Resumed& resumed, const std::string& had, const st
   if (then.is_object() && now.is_object()) require_same_augmentation(resumed, then, now);
 }
 
-// Options that determine the arithmetic of a step. One that is not recorded has its default.
+// Further options that determine the samples or the arithmetic of a step. One that is not recorded has its default.
 void require_same_step(const Resumed& resumed, const std::string& had, const std::string& wanted) {
   const auto then = nlohmann::json::parse(had, nullptr, false), now = nlohmann::json::parse(wanted, nullptr, false);
   if (!then.is_object() || !now.is_object()) return;
@@ -135,6 +135,7 @@ void require_same_step(const Resumed& resumed, const std::string& had, const std
   };
   require_equal(resumed, "optimizer", text(then, "optimizer"), text(now, "optimizer"));
   if (then.contains("bn")) require_equal(resumed, "bn", text(then, "bn"), text(now, "bn"));
+  require_equal(resumed, "ra-reps", text(then, "ra-reps"), text(now, "ra-reps"));
   require_equal(resumed, "logical-shards", text(then, "logical-shards"), text(now, "logical-shards"));
   if (!now.contains("logical-shards")) return;
   // With logical shards these options change the bits.
@@ -411,11 +412,17 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
           "--split auto requires one process (--engine dp): ranks have shards of equal size");
   require(options.eval_every > 0 || options.patience == 0,
           "--patience counts evaluations, and --no-eval leaves them out; remove one of both");
+  require(options.metrics.empty() || !options.parallel.process_group,
+          "metrics of the program's own require one process (--engine dp)");
+  for (const OwnMetric& metric : options.metrics)
+    require(metric.function != nullptr, fmt::format("metric '{}' has no function", metric.name));
   require(options.augment || options.augmentation == Augmentation{},
           "--no-augment excludes the options of the augmentation; remove it, or these");
   engine::check(options.optimizer);
   require(std::ranges::is_sorted(options.schedule.milestones),
           "--lr-milestones: the epochs must be in ascending order");
+  require(options.schedule.kind != ScheduleKind::plateau || options.eval_every > 0,
+          "--lr-scheduler plateau follows the test loss, and --no-eval leaves evaluations out; remove one of both");
   require(options.schedule.kind != ScheduleKind::onecycle || options.schedule.warmup_epochs == 0,
           "--lr-scheduler onecycle begins with a warm-up of its own (--lr-pct-start); remove --lr-warmup-epochs");
   require(data.train != nullptr && data.test != nullptr, "the trainer requires a training set and a test set");
@@ -428,11 +435,13 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
             fmt::format("model '{}' outputs {}, but the data set has {} classes", model.name(),
                         to_string(model.output()), part->classes()));
     const auto& loss = options.parallel.output_loss;
-    require(!part->has_targets() || loss,
+    require(!part->has_targets() || loss || options.parallel.own_loss,
             "the data set has targets, and cross-entropy reads class numbers; choose --output-loss");
     require(part->has_targets() || !loss,
             fmt::format("--output-loss {} needs targets, and the data set has class numbers; remove it",
                         loss ? name_of(*loss) : ""));
+    require(!part->has_targets() || !parallel_options(options).soft_targets,
+            "--mixup-alpha, --cutmix-alpha and --class-weights are for class numbers, and the data set has targets");
     require(!part->has_targets() || part->classes() == model.output()[0],
             fmt::format("model '{}' outputs {}, but the samples have {} targets", model.name(),
                         to_string(model.output()), part->classes()));
@@ -462,9 +471,18 @@ bool has_room(Device device, const std::vector<Device>& devices, std::size_t byt
 
 }  // namespace
 
+std::string option_of_host(const Augmentation& augmentation, const TrainerOptions& options) {
+  if (options.mixup_alpha > 0) return "--mixup-alpha";
+  if (options.cutmix_alpha > 0) return "--cutmix-alpha";
+  if (options.parallel.own_loss) return "--own-loss";
+  if (options.balanced_sampling && options.augment) return "--balanced-sampling";
+  if (options.repeats > 1 && options.augment) return "--ra-reps";
+  return options.augment ? only_on_host(augmentation) : "";
+}
+
 ImagesOn chosen_place(const DatasetPair& data, const TrainerOptions& options) {
   const bool varies = data.train->varies() || data.test->varies();
-  const std::string on_host = options.augment ? only_on_host(data.train->augmentation()) : "";
+  const std::string on_host = option_of_host(data.train->augmentation(), options);
   if (options.images_on == ImagesOn::device && varies)
     throw Error(ErrorCode::usage,
                 "this data set changes its images on each read, so it cannot be device-resident; use --images-on host");
@@ -529,6 +547,7 @@ Start start_from(DataParallel& net, const TrainerOptions& options, const std::op
     start.step = had.step, start.skipped = had.skipped, start.epoch = had.epoch,
     start.batch_in_epoch = had.batch_in_epoch;
     start.best_top1 = had.best_top1, start.best_loss = had.best_loss, start.since_best = had.since_best;
+    start.plateau = had.plateau;
     start.resumed = true;
     start.state = !resumed->checkpoint.optimizer.tensors.empty();
     start.updates = resumed->checkpoint.optimizer.updates;

@@ -63,6 +63,9 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
 
 // Where a run's images are stored.
 
+// The option whose batches only the host can make, with this augmentation; empty if there is none.
+std::string option_of_host(const Augmentation& augmentation, const TrainerOptions& options);
+
 // Resolves options.images_on to host or device. Call it after the DataParallel is constructed: `automatic` checks the
 // free memory of the devices. Error(usage) if device is requested and the data set varies its images itself, or is
 // augmented by steps that only the host does.
@@ -74,6 +77,7 @@ struct Start {
   std::int64_t step = 0, skipped = 0, epoch = 0, batch_in_epoch = 0, since_best = 0;
   double best_top1 = -1;
   std::optional<double> best_loss{};
+  Plateau plateau{};
   bool resumed = false, initialised = false;
   bool state = false, average = false;  // whether the checkpoint holds an optimizer's state and a moving average
   std::int64_t updates = 0;             // of the optimizer

@@ -34,11 +34,28 @@ void check_init(const TrainerOptions& options) {
     throw Error(ErrorCode::usage, "--init-partial requires --init FILE");
 }
 
+bool makes_targets(const TrainerOptions& options) {
+  return options.mixup_alpha > 0 || options.cutmix_alpha > 0 || !options.class_weights.empty() ||
+         options.balance_classes;
+}
+
 DataParallelOptions with_split(const Model& model, const TrainerOptions& options) {
-  DataParallelOptions parallel = options.parallel;
+  DataParallelOptions parallel = parallel_options(options);
   if (parallel.stop == nullptr) parallel.stop = options.stop;
   if (options.measure_split) parallel.split_weights = measure_split(model, parallel, options.batch_size);
   return parallel;
+}
+
+std::vector<float> balanced_weights(const Dataset& dataset) {
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(dataset.classes()));
+  for (std::int64_t i = 0; i < dataset.size(); ++i)
+    if (const auto label = static_cast<std::size_t>(dataset.label(i)); label < counts.size()) ++counts[label];
+  std::vector<float> weights;
+  for (const std::int64_t count : counts)
+    weights.push_back(count == 0 ? 0.0f
+                                 : static_cast<float>(static_cast<double>(dataset.size()) /
+                                                      static_cast<double>(dataset.classes() * count)));
+  return weights;
 }
 
 std::shared_ptr<const Dataset> augmented(const std::shared_ptr<const Dataset>& train, const TrainerOptions& options) {
@@ -46,6 +63,14 @@ std::shared_ptr<const Dataset> augmented(const std::shared_ptr<const Dataset>& t
 }
 
 }  // namespace
+
+DataParallelOptions parallel_options(const TrainerOptions& options) {
+  DataParallelOptions parallel = options.parallel;
+  if (!makes_targets(options)) return parallel;
+  parallel.soft_targets = true;
+  parallel.label_smoothing = 0;
+  return parallel;
+}
 
 struct Trainer::State {
   DatasetPair data;
@@ -116,9 +141,16 @@ struct Trainer::State {
     loader.shuffle = options.shuffle;
     loader.augment = options.augment;
     loader.drop_last = options.drop_last;
+    loader.balanced = options.balanced_sampling;
+    loader.repeats = options.repeats;
     loader.pad = true;
     loader.stop = stop();
     loader.resident = resident(*data.train);
+    loader.targets = {.mixup_alpha = options.mixup_alpha,
+                      .cutmix_alpha = options.cutmix_alpha,
+                      .class_weights = options.balance_classes ? balanced_weights(*data.train) : options.class_weights,
+                      .label_smoothing = given.parallel.label_smoothing,
+                      .classes = net.model().output()[0]};
     return Loader(data.train, loader);
   }
 };
@@ -192,7 +224,9 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   prepare_batches(state_->net, nullptr, test, state_->options.optimizer, callbacks.on_work);
   if (callbacks.on_start) callbacks.on_start(state_->net, options);
   StopRequest stop(options.stop, options.parallel.process_group);
-  auto report = evaluate_all(state_->net, test, options.dry_run ? 1 : 0, stop, callbacks.on_work);
+  std::optional<EvaluatedLogits> outputs;
+  auto report =
+      evaluate_all(state_->net, test, options.dry_run ? 1 : 0, stop, options.metrics, outputs, callbacks.on_work);
   summary.interrupted = !report;
   if (!report) {
     stop.cause();

@@ -164,7 +164,12 @@ void TrainingRun::train() {
     }
     report_epoch();
     list_bad_images();
-    if (evaluates) state_.since_best = last_eval_->best ? 0 : state_.since_best + 1;
+    if (evaluates) {
+      state_.since_best = last_eval_->best ? 0 : state_.since_best + 1;
+      if (options_.schedule.kind == ScheduleKind::plateau && epoch_.test)
+        state_.plateau.evaluated(options_.schedule, static_cast<double>(learning_rate(options_.optimizer)),
+                                 epoch_.test->stats.loss());
+    }
     if (state_.batch_in_epoch == batches_) ++state_.epoch, state_.batch_in_epoch = 0;
     const bool due = (options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0) ||
                      (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0);
@@ -284,7 +289,7 @@ void TrainingRun::train_one_step(const Batch& batch) {
   const double per_step = 1.0 / static_cast<double>(batches_);
   // The step number would be wrong if an earlier part of the run had another batch size.
   const std::int64_t batches_before = state_.epoch * batches_ + state_.batch_in_epoch;
-  lr_ = options_.schedule.rate(static_cast<double>(learning_rate(optimizer)),
+  lr_ = options_.schedule.rate(static_cast<double>(learning_rate(optimizer)) * state_.plateau.factor,
                                static_cast<double>(batches_before) * per_step, per_step);
   learning_rate(optimizer) = static_cast<float>(lr_);
   net_.train_step(batch, optimizer);
@@ -348,9 +353,12 @@ bool is_best(const Stats& stats, TrainState& state) {
 }  // namespace
 
 bool TrainingRun::evaluate_once(bool average) {
-  std::optional<EvalReport> report = evaluate_all(net_, test_, options_.dry_run ? 1 : 0, stop_, callbacks_.on_work);
+  std::optional<EvaluatedLogits> outputs;
+  std::optional<EvalReport> report =
+      evaluate_all(net_, test_, options_.dry_run ? 1 : 0, stop_, options_.metrics, outputs, callbacks_.on_work);
   if (!report) return false;
-  page_.take_predictions(net_, test_.dataset(), state_.step, average);
+  page_.take_predictions(outputs ? std::move(*outputs) : net_.take_logits(), net_.model().output().numel(),
+                         test_.dataset(), state_.step, average);
   report->epoch = state_.epoch;
   report->step = state_.step;
   report->average = average;

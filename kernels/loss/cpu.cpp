@@ -28,8 +28,8 @@ std::int64_t classes_before(const float* logits, std::int64_t classes, std::int6
   return before;
 }
 
-SampleResult one_sample(const float* logits, std::int64_t classes, std::int64_t label, const StepInputs& step,
-                        float* dlogits) {
+SampleResult sample_of_class(const float* logits, std::int64_t classes, std::int64_t label, const StepInputs& step,
+                             float* dlogits) {
   const double even = static_cast<double>(step.label_smoothing) / static_cast<double>(classes);
   const double own = 1.0 - static_cast<double>(step.label_smoothing);
   const double largest = *std::max_element(logits, logits + classes);
@@ -47,6 +47,36 @@ SampleResult one_sample(const float* logits, std::int64_t classes, std::int64_t 
       dlogits[k] =
           static_cast<float>(step.loss_scale * (std::exp(logits[k] - log_sum) - even - (k == label ? own : 0.0)));
   return {loss, classes_before(logits, classes, label)};
+}
+
+template <typename F>
+SampleResult sample_of_targets(const F& loss, const float* logits, const float* targets, std::int64_t outputs,
+                               double scale, float* dlogits) {
+  constexpr std::int64_t kNoRank = 5;  // not in the top 5
+  const double each = scale / static_cast<double>(outputs);
+  double sum = 0;
+  for (std::int64_t i = 0; i < outputs; ++i) {
+    const double output = logits[i], target = targets[i];
+    sum += loss.value(output, target);
+    if (dlogits != nullptr) dlogits[i] = static_cast<float>(each * loss.slope(output, target));
+  }
+  return {sum / static_cast<double>(outputs), kNoRank};
+}
+
+SampleResult sample_of_targets(const SoftCrossEntropyLoss& loss, const float* logits, const float* targets,
+                               std::int64_t classes, double scale, float* dlogits) {
+  const double largest = *std::max_element(logits, logits + classes);
+  double exponentials = 0, target_sum = 0, sum = 0;
+  for (std::int64_t k = 0; k < classes; ++k) {
+    exponentials += std::exp(logits[k] - largest);
+    target_sum += targets[k];
+  }
+  const double log_sum = largest + std::log(exponentials);
+  for (std::int64_t k = 0; k < classes; ++k) sum += loss.value(logits[k] - log_sum, targets[k]);
+  if (dlogits != nullptr)
+    for (std::int64_t k = 0; k < classes; ++k)
+      dlogits[k] = static_cast<float>(scale * loss.slope(logits[k] - log_sum, targets[k], target_sum));
+  return {sum, classes_before(logits, classes, std::max_element(targets, targets + classes) - targets)};
 }
 
 class LossOp : public HostOp {
@@ -91,8 +121,8 @@ class SoftmaxCrossEntropyOp final : public LossOp {
     const StepInputs& step = *static_cast<const StepInputs*>(args.inputs);
     float* dlogits = static_cast<float*>(args.dlogits);
     run(dlogits != nullptr, *static_cast<StepResults*>(args.results), workspace, [&](std::int64_t n) {
-      return one_sample(logits + n * outputs_, outputs_, labels[n], step,
-                        dlogits == nullptr ? nullptr : dlogits + n * outputs_);
+      return sample_of_class(logits + n * outputs_, outputs_, labels[n], step,
+                             dlogits == nullptr ? nullptr : dlogits + n * outputs_);
     });
   }
 };
@@ -106,26 +136,19 @@ class LossOfOutputsOp final : public LossOp {
     const auto args = args_of<LossOfOutputs>(pointers);
     const float *logits = static_cast<const float*>(args.logits), *targets = static_cast<const float*>(args.targets);
     float* dlogits = static_cast<float*>(args.dlogits);
-    const double count = static_cast<double>(outputs_);
-    const double scale = static_cast<double>(static_cast<const StepInputs*>(args.inputs)->loss_scale) / count;
+    const double scale = static_cast<double>(static_cast<const StepInputs*>(args.inputs)->loss_scale);
     std::visit(
         [&](const auto& loss) {
           run(dlogits != nullptr, *static_cast<StepResults*>(args.results), workspace, [&](std::int64_t n) {
-            double sum = 0;
-            for (std::int64_t i = n * outputs_; i < (n + 1) * outputs_; ++i) {
-              const double output = logits[i], target = targets[i];
-              sum += loss.value(output, target);
-              if (dlogits) dlogits[i] = static_cast<float>(scale * loss.slope(output, target));
-            }
-            return SampleResult{sum / count, kNoRank};
+            const std::int64_t row = n * outputs_;
+            return sample_of_targets(loss, logits + row, targets + row, outputs_, scale,
+                                     dlogits == nullptr ? nullptr : dlogits + row);
           });
         },
         loss_);
   }
 
  private:
-  static constexpr std::int64_t kNoRank = 5;  // not in the top 5
-
   OutputLoss loss_;
 };
 

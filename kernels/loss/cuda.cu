@@ -24,9 +24,9 @@ struct SampleResult {
 };
 
 // Loss of sample n, computed by a warp. `scaler` and `dlogits` may be null. All lanes return the result.
-__device__ __forceinline__ SampleResult one_sample(const float* logits, const int* labels, const Problem& problem,
-                                                   long long n, const StepInputs& inputs, const LossScaler* scaler,
-                                                   float* dlogits) {
+__device__ __forceinline__ SampleResult sample_of_class(const float* logits, const int* labels, const Problem& problem,
+                                                        long long n, const StepInputs& inputs, const LossScaler* scaler,
+                                                        float* dlogits) {
   const long long lane = threadIdx.x % 32, classes = problem.classes;
   const int label = labels[n];
   logits += n * classes;
@@ -61,6 +61,56 @@ __device__ __forceinline__ SampleResult one_sample(const float* logits, const in
   }
   if (!is_class || own_logit != own_logit) before = classes < 5 ? 5 : classes;
   return {loss, before};
+}
+
+// The same, for a sample that has targets. `logits`, `targets` and `dlogits` begin at the sample.
+template <typename F>
+__device__ __forceinline__ SampleResult sample_of_targets(const F& loss, const float* logits, const float* targets,
+                                                          const Problem& problem, double scale, float* dlogits) {
+  const double each = scale * problem.per_class;
+  double sum = 0;
+  for (long long i = threadIdx.x % 32; i < problem.classes; i += 32) {
+    const double output = logits[i], target = targets[i];
+    sum += loss.value(output, target);
+    if (dlogits) dlogits[i] = static_cast<float>(each * loss.slope(output, target));
+  }
+  return {warp_sum(sum) * problem.per_class, 5};  // not in the top 5
+}
+__device__ __forceinline__ SampleResult sample_of_targets(const SoftCrossEntropyLoss& loss, const float* logits,
+                                                          const float* targets, const Problem& problem, double scale,
+                                                          float* dlogits) {
+  const long long lane = threadIdx.x % 32, classes = problem.classes;
+  double largest = -INFINITY, greatest = -INFINITY, target_sum = 0;  // of logits; of targets
+  for (long long k = lane; k < classes; k += 32) {
+    const double logit = logits[k], target = targets[k];
+    largest = logit > largest ? logit : largest;
+    greatest = target > greatest ? target : greatest;
+    target_sum += target;
+  }
+  largest = warp_max(largest);
+  greatest = warp_max(greatest);
+  target_sum = warp_sum(target_sum);
+  double exponentials = 0, label = -static_cast<double>(classes);  // minus the first class with the greatest target
+  for (long long k = lane; k < classes; k += 32) {
+    exponentials += exp(logits[k] - largest);
+    if (targets[k] == greatest && -static_cast<double>(k) > label) label = -static_cast<double>(k);
+  }
+  const double log_sum = largest + log(warp_sum(exponentials));
+  label = -warp_max(label);
+  const bool is_class = label < static_cast<double>(classes);
+  const double own_logit = is_class ? static_cast<double>(logits[static_cast<long long>(label)]) : NAN;
+
+  double sum = 0;
+  long long before = 0;
+  for (long long k = lane; k < classes; k += 32) {
+    const double logit = logits[k], target = targets[k];
+    sum += loss.value(logit - log_sum, target);
+    if (dlogits) dlogits[k] = static_cast<float>(scale * loss.slope(logit - log_sum, target, target_sum));
+    before += logit > own_logit || (logit == own_logit && static_cast<double>(k) < label);
+  }
+  before = warp_sum(before);
+  if (own_logit != own_logit) before = classes < 5 ? 5 : classes;
+  return {warp_sum(sum), before};
 }
 
 // Totals of some samples. In training, a sample with a non-finite loss adds only to `nonfinite`.
@@ -118,7 +168,7 @@ __global__ void __launch_bounds__(kThreads)
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const long long n = static_cast<long long>(blockIdx.x) * kSamples + warp;
   if (n < problem.batch) {
-    const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
+    const SampleResult sample = sample_of_class(logits, labels, problem, n, *inputs, scaler, dlogits);
     if (threadIdx.x % 32 == 0) samples[warp] = Sums::of(sample, dlogits != nullptr);
   }
   add_samples(samples, problem.batch, blocks, counter, results);
@@ -133,15 +183,11 @@ __global__ void __launch_bounds__(kThreads)
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const long long n = static_cast<long long>(blockIdx.x) * kSamples + warp;
   if (n < problem.batch) {
-    const double scale = inputs->loss_scale * (scaler ? static_cast<double>(scaler->scale) : 1.0) * problem.per_class;
-    double sum = 0;
-    for (long long i = n * problem.classes + lane; i < (n + 1) * problem.classes; i += 32) {
-      const double output = logits[i], target = targets[i];
-      sum += loss.value(output, target);
-      if (dlogits) dlogits[i] = static_cast<float>(scale * loss.slope(output, target));
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) samples[warp] = Sums::of({sum * problem.per_class, 5}, dlogits != nullptr);  // not in the top 5
+    const double scale = inputs->loss_scale * (scaler ? static_cast<double>(scaler->scale) : 1.0);
+    const long long row = n * problem.classes;
+    const SampleResult sample =
+        sample_of_targets(loss, logits + row, targets + row, problem, scale, dlogits ? dlogits + row : nullptr);
+    if (lane == 0) samples[warp] = Sums::of(sample, dlogits != nullptr);
   }
   add_samples(samples, problem.batch, blocks, counter, results);
 }
@@ -162,7 +208,7 @@ __global__ void __launch_bounds__(kThreads)
       if (lane == 0) logits[n * problem.classes + k] = bias ? sum + bias[k] : sum;
     }
     __syncwarp();  // lane 0 has written the logits that all lanes read
-    const SampleResult sample = one_sample(logits, labels, problem, n, *inputs, scaler, dlogits);
+    const SampleResult sample = sample_of_class(logits, labels, problem, n, *inputs, scaler, dlogits);
     if (lane == 0) samples[warp] = Sums::of(sample, dlogits != nullptr);
   }
   add_samples(samples, problem.batch, blocks, counter, results);

@@ -27,9 +27,10 @@ struct SoftmaxCrossEntropy {
 };
 DP_ON_EVERY_BACKEND(SoftmaxCrossEntropy);
 
-// The loss of outputs that have targets of their own. A sample's loss is the mean over its outputs; dlogits =
-// loss_scale * d(loss)/d(logits). Adds to StepResults as SoftmaxCrossEntropy does, but no sample is in the top 1 or 5.
-// Targets are float32, of the shape of the logits, row-major.
+// The loss of outputs that have targets of their own. A sample's loss is the mean over its outputs, or their sum for
+// SoftCrossEntropyLoss; dlogits = loss_scale * d(loss)/d(logits). Adds to StepResults as SoftmaxCrossEntropy does. With
+// SoftCrossEntropyLoss the first of the greatest targets is the label. With the other losses no sample is in the top 1
+// or 5. Targets are float32, of the shape of the logits, row-major.
 struct LossOfOutputs {
   static constexpr const char* kName = "loss_of_outputs";
   DP_ARGS(logits, targets, inputs, dlogits, results, scaler);  // as SoftmaxCrossEntropy's

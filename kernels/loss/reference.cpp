@@ -18,6 +18,24 @@ bool add_sample(double loss, bool training, StepResults& results) {
   return true;
 }
 
+// log of the sum of exp(logits).
+double log_sum_of(const double* logits, std::int64_t classes) {
+  const double largest = *std::max_element(logits, logits + classes);
+  double sum = 0;
+  for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(logits[k] - largest);
+  return largest + std::log(sum);
+}
+
+// The number of classes that rank before the label: those with a greater logit, or an equal logit and a lower index.
+// If the label is invalid or its logit is NaN: all classes, at least 5, so that the label is not in the top 5.
+std::int64_t classes_before(const double* logits, std::int64_t classes, std::int64_t label) {
+  if (label < 0 || label >= classes || std::isnan(logits[label])) return std::max<std::int64_t>(classes, 5);
+  std::int64_t before = 0;
+  for (std::int64_t k = 0; k < classes; ++k)
+    before += logits[k] > logits[label] || (logits[k] == logits[label] && k < label);
+  return before;
+}
+
 class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
  public:
   explicit SoftmaxCrossEntropyOp(const SoftmaxCrossEntropy& desc) : ReferenceOp(desc, {}) {}
@@ -33,7 +51,7 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
     for (std::int64_t n = 0; n < desc_.batch; ++n) {
       const double* logits = f64(args.logits) + n * desc_.classes;
       const double loss = sample(logits, labels[n], inputs, scale, dlogits ? dlogits + n * desc_.classes : nullptr);
-      const std::int64_t better = classes_before(logits, labels[n]);
+      const std::int64_t better = classes_before(logits, desc_.classes, labels[n]);
       if (!add_sample(loss, dlogits != nullptr, results)) continue;
       results.top1 += better < 1;
       results.top5 += better < 5;
@@ -46,10 +64,7 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
     const std::int64_t classes = desc_.classes;
     const double even = static_cast<double>(inputs.label_smoothing) / static_cast<double>(classes);
     const double own = 1.0 - static_cast<double>(inputs.label_smoothing);
-    const double largest = *std::max_element(logits, logits + classes);
-    double sum = 0;
-    for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(logits[k] - largest);
-    const double log_sum = largest + std::log(sum);
+    const double log_sum = log_sum_of(logits, classes);
     double loss =
         label >= 0 && label < classes ? own * (log_sum - logits[label]) : std::numeric_limits<double>::quiet_NaN();
     for (std::int64_t k = 0; k < classes; ++k) {
@@ -58,17 +73,6 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
       if (grad) grad[k] = scale * (std::exp(logits[k] - log_sum) - target);
     }
     return loss;
-  }
-
-  // The number of classes that rank before the label: those with a greater logit, or an equal logit and a lower index.
-  // If the label is invalid or its logit is NaN: all classes, at least 5, so that the label is not in the top 5.
-  std::int64_t classes_before(const double* logits, std::int32_t label) const {
-    if (label < 0 || label >= desc_.classes || std::isnan(logits[label]))
-      return std::max<std::int64_t>(desc_.classes, 5);
-    std::int64_t before = 0;
-    for (std::int64_t k = 0; k < desc_.classes; ++k)
-      before += logits[k] > logits[label] || (logits[k] == logits[label] && k < label);
-    return before;
   }
 };
 
@@ -80,21 +84,47 @@ class LossOfOutputsOp final : public ReferenceOp<LossOfOutputs> {
     const auto args = args_of<LossOfOutputs>(pointers);
     const auto* targets = static_cast<const float*>(args.targets);
     const auto& inputs = *static_cast<const StepInputs*>(args.inputs);
-    const double *logits = f64(args.logits), outputs = static_cast<double>(desc_.outputs);
+    const double* logits = f64(args.logits);
     double* dlogits = f64(args.dlogits);
+    auto& results = *static_cast<StepResults*>(args.results);
     const double scale = static_cast<double>(inputs.loss_scale) *
                          (desc_.scaled ? static_cast<double>(static_cast<const LossScaler*>(args.scaler)->scale) : 1);
     for (std::int64_t n = 0; n < desc_.batch; ++n) {
-      double sum = 0;
-      for (std::int64_t i = n * desc_.outputs; i < (n + 1) * desc_.outputs; ++i)
-        std::visit(
-            [&](const auto& loss) {
-              sum += loss.value(logits[i], static_cast<double>(targets[i]));
-              if (dlogits) dlogits[i] = scale * loss.slope(logits[i], static_cast<double>(targets[i])) / outputs;
-            },
-            desc_.loss);
-      add_sample(sum / outputs, dlogits != nullptr, *static_cast<StepResults*>(args.results));
+      const std::int64_t row = n * desc_.outputs;
+      double* const grad = dlogits ? dlogits + row : nullptr;
+      std::int64_t better = 5;
+      const double sum = std::visit(
+          [&](const auto& loss) { return sample(loss, logits + row, targets + row, scale, grad, better); }, desc_.loss);
+      if (!add_sample(sum, dlogits != nullptr, results)) continue;
+      results.top1 += better < 1;
+      results.top5 += better < 5;
     }
+  }
+
+ private:
+  template <typename F>
+  double sample(const F& loss, const double* logits, const float* targets, double scale, double* grad,
+                std::int64_t& /*better*/) const {
+    const double outputs = static_cast<double>(desc_.outputs);
+    double sum = 0;
+    for (std::int64_t i = 0; i < desc_.outputs; ++i) {
+      sum += loss.value(logits[i], static_cast<double>(targets[i]));
+      if (grad) grad[i] = scale * loss.slope(logits[i], static_cast<double>(targets[i])) / outputs;
+    }
+    return sum / outputs;
+  }
+  double sample(const SoftCrossEntropyLoss& loss, const double* logits, const float* targets, double scale,
+                double* grad, std::int64_t& better) const {
+    const double log_sum = log_sum_of(logits, desc_.outputs);
+    double target_sum = 0, sum = 0;
+    for (std::int64_t k = 0; k < desc_.outputs; ++k) {
+      target_sum += static_cast<double>(targets[k]);
+      sum += loss.value(logits[k] - log_sum, static_cast<double>(targets[k]));
+    }
+    for (std::int64_t k = 0; grad && k < desc_.outputs; ++k)
+      grad[k] = scale * loss.slope(logits[k] - log_sum, static_cast<double>(targets[k]), target_sum);
+    better = classes_before(logits, desc_.outputs, std::max_element(targets, targets + desc_.outputs) - targets);
+    return sum;
   }
 };
 

@@ -331,6 +331,7 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
     CHECK(o.schedule.step_size == 1);
     CHECK(o.schedule.warmup_epochs == Approx(speeds ? 2.3 : 0));
     CHECK(o.parallel.label_smoothing == (speeds ? 0.2f : 0));
+    CHECK(o.parallel.parameter_groups.size() == (speeds ? 5 : 0));
     CHECK(o.parallel.grad_accum_steps == 1);
     CHECK_FALSE(o.parallel.clip_grad_norm.has_value());
     CHECK_FALSE(o.parallel.ema_decay.has_value());
@@ -341,7 +342,7 @@ TEST_CASE("a model and a data set select the documented recipe, and every other 
     CHECK(o.parallel.dropout);
     CHECK_FALSE(o.parallel.deterministic);
     CHECK((o.shuffle && o.augment && !o.drop_last));
-    CHECK(o.augmentation == Augmentation{});
+    CHECK(o.augmentation == (speeds ? Augmentation{.padding = 2, .flip = Flip::alternating} : Augmentation{}));
     CHECK(o.save_every_epochs == 1);
     CHECK(o.save_every_steps == 0);
     CHECK(o.checkpoint_hist == 0);

@@ -107,14 +107,27 @@ TEST_CASE("a JPEG cut within its scan is rejected, even with a complete thumbnai
 
 TEST_CASE("a file that is not an image is rejected, whatever its name") {
   CHECK_THAT(refusal({}), Catch::Contains("is empty"));
-  CHECK_THAT(refusal({1, 2, 3, 4, 5, 6}), Catch::Contains("neither JPEG nor PNG"));
+  CHECK_THAT(refusal({1, 2, 3, 4, 5, 6}), Catch::Contains("neither JPEG nor PNG nor WebP"));
   CHECK_THAT(refusal({0x47, 0x49, 0x46, 0x38, 0x39, 0x61}),
-             Catch::EndsWith("it is a GIF image, by its first bytes; convert it to JPEG or PNG, or remove it"));
+             Catch::EndsWith("it is a GIF image, by its first bytes; convert it to JPEG, PNG or WebP, or remove it"));
   CHECK_THAT(refusal({'<', 'h', 't', 'm', 'l', '>'}),
              Catch::Contains("it is an HTML page, so the download has failed"));
   CHECK_THAT(refusal({0xff, 0xd8, 0xff}), Catch::Contains("not a JPEG that can be decoded"));
   CHECK_THAT(refusal({0x89, 'P', 'N', 'G', 13, 10, 26, 10}), Catch::Contains("not a PNG that can be decoded"));
   CHECK_THAT(refusal({0x89, 'P', 'N', 'G', 0, 0, 0, 0, 0}), Catch::Contains("not a PNG that can be decoded"));
+}
+
+TEST_CASE("a damaged or animated WebP is rejected") {
+  Bytes lossless = corpus_image("webp_lossless");
+  const Bytes lossy = corpus_image("webp_lossy");
+  CHECK_THAT(refusal(first_bytes(lossy, 12)), Catch::Contains("its header is damaged"));
+  CHECK_THAT(refusal(first_bytes(lossy, 200)), Catch::Contains("its data are damaged or end too early"));
+  std::fill(lossless.begin() + 30, lossless.end(), std::uint8_t{0xff});
+  CHECK_THAT(refusal(lossless), Catch::Contains("not a WebP that can be decoded"));
+  // An extended file (VP8X) whose flags say that it is animated, of 1x1 pixels.
+  Bytes animated{'R', 'I', 'F', 'F', 22, 0, 0, 0, 'W', 'E', 'B', 'P', 'V', 'P', '8', 'X', 10, 0, 0, 0, 2};
+  animated.resize(30);
+  CHECK_THAT(refusal(animated), Catch::Contains("an animated WebP"));
 }
 
 TEST_CASE("an image that claims too many pixels takes no memory") {

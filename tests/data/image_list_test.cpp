@@ -101,6 +101,74 @@ TEST_CASE("a bad line is refused with its file and number") {
              Catch::Contains("val.csv:2: class 'cat' has no training images"));
 }
 
+namespace {
+
+std::string json_refusal(const std::string& train, const std::string& set = "imagelist") {
+  TemporaryFolder folder;
+  folder.write("a.jpg", corpus_image("jpeg_420"));
+  write_text(folder / "train.jsonl", train);
+  write_text(folder / "val.jsonl", train);
+  return data_refusal([&] { dp::datasets::find(set).open(folder.path(), 42); });
+}
+
+}  // namespace
+
+TEST_CASE("JSON lines list the same images as CSV, with Hugging Face's name of a path too, and further keys") {
+  const Listed csv("a.jpg,dog\n\"odd, \"\"name\"\".jpg\",cat\n");
+  TemporaryFolder folder;
+  for (const char* image : {"a.jpg", "odd, \"name\".jpg"}) folder.write(image, corpus_image("jpeg_420"));
+  write_text(folder / "train.jsonl",
+             "\xef\xbb\xbf{\"path\": \"a.jpg\", \"label\": \"dog\", \"other\": {\"deep\": [1]}}\r\n\n  \n"
+             R"({"label": "cat", "file_name": "odd, \"name\".jpg"})");
+  write_text(folder / "test.jsonl", R"({"image": "a.jpg", "label": "cat"})"
+                                    "\n");
+  const dp::DatasetPair data = dp::datasets::image_list(folder.path()), same = csv.open();
+  CHECK(data.train->class_names() == same.train->class_names());
+  CHECK(labels_in(*data.train) == labels_in(*same.train));
+  CHECK(data.train->image(1) == same.train->image(1));
+  CHECK(labels_in(*data.test) == std::vector<std::int32_t>{0});
+  write_text(folder / "train.csv", "a.jpg,cat\n");  // is read before train.jsonl
+  CHECK(dp::datasets::image_list(folder.path()).train->size() == 1);
+}
+
+TEST_CASE("labels in JSON lines may be numbers, and targets a number or a list") {
+  TemporaryFolder folder;
+  folder.write("a.jpg", corpus_image("jpeg_420"));
+  write_text(folder / "train.jsonl", "{\"path\":\"a.jpg\",\"label\":10}\n{\"path\":\"a.jpg\",\"label\":9}\n");
+  write_text(folder / "val.jsonl", "{\"path\":\"a.jpg\",\"label\":9}\n");
+  CHECK(dp::datasets::image_list(folder.path()).train->class_names() == std::vector<std::string>{"9", "10"});
+  write_text(folder / "train.jsonl", "{\"path\":\"a.jpg\",\"targets\":[0.1,-2e3]}\n");
+  write_text(folder / "val.jsonl", "{\"path\":\"a.jpg\",\"targets\":[3,4]}\n");
+  const dp::DatasetPair data = dp::datasets::image_targets(folder.path());
+  std::vector<float> targets(2);
+  data.train->targets(0, targets);
+  CHECK(targets == std::vector<float>{0.1f, -2e3f});
+  write_text(folder / "train.jsonl", "{\"path\":\"a.jpg\",\"targets\":7}\n");
+  write_text(folder / "val.jsonl", "{\"path\":\"a.jpg\",\"targets\":8}\n");
+  CHECK(dp::datasets::image_targets(folder.path()).test->classes() == 1);
+}
+
+TEST_CASE("a bad JSON line is refused with its file and number") {
+  const std::string good = R"({"path": "a.jpg", "label": "cat"})";
+  const auto second = [&](const std::string& line) { return json_refusal(good + "\n" + line); };
+  const std::string at = "train.jsonl:2: ";
+  for (const char* line : {"[1]", "{", "{} {}", "path", "{\"path\": 1e400}"})
+    CHECK_THAT(second(line), Catch::Contains(at + "no JSON object; each line is such as {\"path\": \"cats/1.jpg\""));
+  CHECK_THAT(second("{}"), Catch::Contains(at + "no \"path\""));
+  CHECK_THAT(second(R"({"path": "a.jpg"})"), Catch::Contains(at + "no \"label\""));
+  CHECK_THAT(second(R"({"path": "a.jpg", "label": ["cat"]})"),
+             Catch::Contains(at + "a value that is neither text nor"));
+  CHECK_THAT(second(R"({"path": null, "label": "cat"})"), Catch::Contains(at + "a value that is neither text nor"));
+  CHECK_THAT(second(R"({"path": "", "label": "cat"})"), Catch::Contains(at + "an empty value"));
+  CHECK_THAT(second("{\"path\": \"a\\u0000\", \"label\": \"cat\"}"), Catch::Contains("with a zero byte"));
+  CHECK_THAT(second(R"({"path": "a.jpg", "label": ")" + std::string(5000, 'x') + "\"}"), Catch::Contains("4096 bytes"));
+  CHECK_THAT(second(std::string(100000, '[')), Catch::Contains(at + "no JSON object"));
+  CHECK_THAT(json_refusal(""), Catch::Contains("train.jsonl: no images in it"));
+  CHECK_THAT(json_refusal(R"({"path": "a.jpg", "targets": []})", "imagetargets"), Catch::Contains("an empty value"));
+  CHECK_THAT(json_refusal(R"({"path": "a.jpg", "targets": ["x"]})", "imagetargets"),
+             Catch::Contains("'x' is not a finite number"));
+}
+
 TEST_CASE("a missing list, an empty list and a missing first image are refused") {
   CHECK_THAT(Listed("path,label\n").refusal(), Catch::Contains("train.csv: no images in it"));
   CHECK_THAT(Listed("a.jpg,dog\n", "").refusal(), Catch::Contains("val.csv: no images in it"));

@@ -138,3 +138,87 @@ TEST_CASE("a loader works in a range-for") {
   for (const dp::Batch& batch : loader.epoch(1)) sizes.push_back(batch.size());
   CHECK(sizes == std::vector<std::int64_t>{4, 4, 2});
 }
+
+namespace {
+
+// 100 samples of class 0, 10 of class 3, and one of class 7.
+class Uneven final : public SmallDataset {
+ public:
+  Uneven() : SmallDataset(111, dp::Shape{1, 4, 4}) {}
+  std::int32_t label(std::int64_t index) const override { return index < 100 ? 0 : index < 110 ? 3 : 7; }
+};
+
+}  // namespace
+
+TEST_CASE("with balanced sampling, classes occur equally often, and each sample of a class as often as the others") {
+  const auto dataset = std::make_shared<Uneven>();
+  Loader loader(dataset, {.batch_size = 10, .balanced = true});
+  const auto order = loader.order(2);
+  REQUIRE(order.size() == 111);
+  std::vector<int> classes(10), samples(111);
+  auto sorted = order;
+  std::ranges::sort(sorted);
+  CHECK(std::ranges::adjacent_find(sorted) == sorted.end());  // each occurrence has a number of its own
+  for (const std::int64_t place : order)
+    ++classes[static_cast<std::size_t>(dataset->label(place % 111))], ++samples[static_cast<std::size_t>(place % 111)];
+  CHECK((classes[0] == 37 && classes[3] == 37 && classes[7] == 37));
+  for (int i = 0; i < 111; ++i) {
+    const int count = samples[static_cast<std::size_t>(i)];
+    CHECK((i < 100 ? count <= 1 : i < 110 ? count == 3 || count == 4 : count == 37));
+  }
+  CHECK(loader.order(3) != order);
+  CHECK(Loader(dataset, {.batch_size = 7, .balanced = true, .workers = 3}).order(2) == order);
+  std::vector<int> first(10);  // the order is random: each class comes first about equally often
+  for (int epoch = 0; epoch < 900; ++epoch)
+    ++first[static_cast<std::size_t>(dataset->label(loader.order(epoch).front() % 111))];
+  for (const int c : {0, 3, 7}) CHECK(std::abs(first[static_cast<std::size_t>(c)] - 300) < 75);
+}
+
+TEST_CASE("a sample that occurs again in an epoch is augmented otherwise, and has its own key and its label") {
+  const auto dataset = std::make_shared<Uneven>();
+  dataset->augmentation_ = {.flip = dp::Flip::random};
+  dataset->augmentation_.padding = 2;
+  for (const LoaderOptions& options : {LoaderOptions{.batch_size = 111, .balanced = true, .augment = true},
+                                       LoaderOptions{.batch_size = 111, .repeats = 37, .augment = true}}) {
+    Loader loader(dataset, options);
+    loader.start(0);
+    const dp::Batch* const batch = loader.next();
+    REQUIRE(batch != nullptr);
+    std::vector<std::vector<float>> images;
+    std::int64_t repeated = options.balanced ? 110 : batch->samples.data<std::int64_t>()[0] % 111;
+    for (std::int64_t row = 0; row < 111; ++row) {
+      const std::int64_t sample = batch->samples.data<std::int64_t>()[row] % 111;
+      CHECK(batch->labels.data<std::int32_t>()[row] == dataset->label(sample));
+      if (sample != repeated) continue;
+      const float* const image = batch->images.data<float>() + 16 * row;
+      images.emplace_back(image, image + 16);
+    }
+    REQUIRE(images.size() == 37);
+    std::ranges::sort(images);
+    CHECK(std::unique(images.begin(), images.end()) - images.begin() > 10);
+  }
+}
+
+TEST_CASE("with repeated augmentation, an epoch has each of fewer samples several times in succession") {
+  const auto dataset = std::make_shared<SmallDataset>(100);
+  const auto once = Loader(dataset, {.batch_size = 10}).order(1);
+  const auto thrice = Loader(dataset, {.batch_size = 10, .repeats = 3}).order(1);
+  REQUIRE(thrice.size() == 100);
+  for (std::size_t i = 0; i < 100; ++i) CHECK(thrice[i] == once[i / 3] + 100 * static_cast<std::int64_t>(i % 3));
+}
+
+TEST_CASE("repeated or balanced samples are refused where they have no meaning") {
+  const auto dataset = std::make_shared<SmallDataset>(20);
+  const auto refuse = [&](const LoaderOptions& options, const std::string& text) {
+    CHECK_THROWS_WITH(Loader(dataset, options), Catch::Contains(text));
+  };
+  refuse({.batch_size = 4, .repeats = 0}, "each sample is repeated 0 times");
+  refuse({.batch_size = 4, .balanced = true, .repeats = 2}, "each sample is repeated 2 times");
+  refuse({.batch_size = 4, .shuffle = false, .balanced = true}, "need class numbers and a random order");
+  auto set = std::make_shared<dp::ImageSet>();
+  set->images = dp::Tensor(dataset->image_shape().prepended(20), dp::DType::u8);
+  refuse({.batch_size = 4, .repeats = 2, .augment = true, .resident = set}, "are augmented on the host");
+  dataset->bad_label = 7;
+  CHECK_THROWS_WITH(Loader(dataset, {.batch_size = 4, .balanced = true}).order(0),
+                    Catch::Contains("sample 7 has label 10"));
+}

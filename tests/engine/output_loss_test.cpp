@@ -1,4 +1,5 @@
-// Losses of outputs with targets of their own: the engine against the losses on the host, on every kind of device.
+// Losses of outputs with targets of their own, and losses of a program's own: the engine against the losses on the
+// host, on every kind of device.
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -61,7 +62,8 @@ std::string refusal(const std::function<void()>& call) {
 
 TEST_CASE("a training step with a loss of outputs is forward(), output_loss(), backward() and step()") {
   const Model model = small_convnet();
-  for (const OutputLoss& loss : {OutputLoss{MseLoss{}}, OutputLoss{HuberLoss{0.3f}}, OutputLoss{BceWithLogitsLoss{3}}})
+  for (const OutputLoss& loss : {OutputLoss{MseLoss{}}, OutputLoss{HuberLoss{0.3f}}, OutputLoss{BceWithLogitsLoss{3}},
+                                 OutputLoss{SoftCrossEntropyLoss{}}})
     for (const DeviceKind kind : tested_kinds())
       for (const int replicas : {1, 3})
         for (const LossAt at : {LossAt::local, LossAt::gathered}) {
@@ -82,7 +84,7 @@ TEST_CASE("a training step with a loss of outputs is forward(), output_loss(), b
           const Stats stats = net.take_stats();
           CHECK(stats.samples == 10);
           CHECK(stats.loss() == Approx(expected.value).epsilon(1e-6));
-          CHECK(stats.top1 == 0);
+          CHECK((stats.top1 == 0 || std::holds_alternative<SoftCrossEntropyLoss>(loss)));
         }
 }
 
@@ -193,8 +195,73 @@ TEST_CASE("a batch without targets, with targets of another shape, or with targe
                Catch::Contains("is not between 0 and 1, as the loss bce_with_logits requires"));
   }
   DataParallel classes(model, on_cpus(1));
-  CHECK(refusal([&] { classes.train_step(targeted_batch(model, 4), kSgd); }) ==
-        "a batch has targets, but cross-entropy reads labels; set DataParallelOptions::output_loss");
+  CHECK(
+      refusal([&] { classes.train_step(targeted_batch(model, 4), kSgd); }) ==
+      "a batch has targets, but cross-entropy reads labels; set DataParallelOptions::output_loss, or soft_targets for "
+      "training");
+  DataParallelOptions soft = on_cpus(1);
+  soft.soft_targets = true;
+  DataParallel mixed(model, soft);
+  CHECK(refusal([&] {
+          mixed.train_step(random_batch(model, 4), kSgd);
+        }).starts_with("the targets of a batch have shape"));
+  CHECK(refusal([&] { mixed.evaluate(targeted_batch(model, 4)); }).starts_with("a batch has targets"));
+  for (const float wrong : {-0.5f, INFINITY, NAN}) {
+    batch = targeted_batch(model, 4);
+    mixed.train_step(batch, kSgd);
+    batch.targets.data<float>()[27] = wrong;
+    CHECK_THAT(refusal([&] { mixed.train_step(batch, kSgd); }),
+               Catch::Contains("is not a number from 0 on, as the loss soft_cross_entropy requires"));
+  }
+}
+
+TEST_CASE("with soft targets, training reads targets and an evaluation labels") {
+  const Model model = small_convnet();
+  for (const DeviceKind kind : tested_kinds())
+    for (const int replicas : {1, 3})
+      for (const LossAt at : {LossAt::local, LossAt::gathered}) {
+        INFO(replicas << " x " << to_string(Device{kind, 0}));
+        DataParallelOptions options = on(kind, replicas, MseLoss{});
+        options.output_loss.reset();
+        options.loss = at;
+        DataParallel hard(model, options);
+        options.soft_targets = true;
+        DataParallel soft(model, options);
+        const auto estimated = estimate_memory(model, options, {10}, {20}, kSgd);
+        soft.prepare({10}, {20}, {}, {}, kSgd);
+        const Batch labelled = random_batch(model, 10), evaluated = random_batch(model, 20, 2);
+        Batch batch = targeted_batch(model, 10);
+        std::ranges::fill(batch.targets.span<float>(), 0.0f);
+        for (std::int64_t row = 0; row < 10; ++row)
+          batch.targets.data<float>()[row * model.output().numel() + labelled.labels.data<std::int32_t>()[row]] = 1;
+        for (int step = 0; step < 2; ++step) {
+          soft.train_step(batch, kSgd);
+          hard.train_step(labelled, kSgd);
+          const Stats stats = soft.take_stats(), wanted = hard.take_stats();
+          CHECK(stats.loss() == Approx(wanted.loss()).epsilon(1e-6));
+          CHECK(stats.accuracy1() == wanted.accuracy1());
+          soft.evaluate(evaluated);
+          hard.evaluate(evaluated);
+          CHECK(soft.take_stats().loss() == Approx(hard.take_stats().loss()).epsilon(1e-6));
+        }
+        CHECK(worst_error(soft.weights(), hard.weights()).error <= 1e-6);
+        for (int replica = 0; replica < replicas; ++replica) {
+          MemoryUse wanted = estimated.at(static_cast<std::size_t>(replica)), held = soft.memory_use(replica);
+          // On GPUs the estimate excludes the copies of images, targets and samples.
+          if (kind == DeviceKind::cuda) wanted.other = held.other = 0;
+          CHECK(wanted.total() == held.total());
+        }
+      }
+}
+
+TEST_CASE("soft targets exclude a loss of outputs and label smoothing") {
+  const Model model = small_convnet();
+  DataParallelOptions options = on(DeviceKind::cpu, 1, MseLoss{});
+  options.soft_targets = true;
+  CHECK(refusal([&] { DataParallel(model, options); }) == "soft targets are for cross-entropy, not for the loss mse");
+  options.output_loss.reset();
+  options.label_smoothing = 0.1f;
+  CHECK(refusal([&] { DataParallel(model, options); }) == "soft targets exclude label_smoothing: smooth the targets");
 }
 
 TEST_CASE("parameters of a loss that are out of range, and label smoothing beside targets, are refused") {
@@ -226,4 +293,143 @@ TEST_CASE("parameters of a loss that are out of range, and label smoothing besid
         }) == "targets must be float32 of shape (2, 3), not float32 of (2, 2)");
   CHECK(refusal([] { output_loss(MseLoss{}, Tensor(Shape{2}), Tensor(Shape{2})); }) ==
         "outputs must be (batch, outputs), not (2,)");
+}
+
+namespace {
+
+DataParallelOptions on(DeviceKind kind, int replicas) {
+  DataParallelOptions options = on(kind, replicas, MseLoss{});
+  options.output_loss.reset();
+  return options;
+}
+
+OwnLoss own_cross_entropy() {
+  return {"own", "", [](const Tensor& outputs, const Batch& batch) { return cross_entropy(outputs, batch.labels, 0); }};
+}
+
+}  // namespace
+
+TEST_CASE("an own loss trains and evaluates as the same built-in loss, on every device") {
+  const Model model = small_convnet();
+  for (const DeviceKind kind : tested_kinds())
+    for (const int replicas : {1, 3}) {
+      INFO(replicas << " x " << to_string(Device{kind, 0}));
+      DataParallelOptions options = on(kind, replicas);
+      DataParallel built_in(model, options);
+      options.own_loss = own_cross_entropy();
+      DataParallel own(model, options);
+      const auto estimated = estimate_memory(model, options, {10}, {20}, kSgd);
+      own.prepare({10}, {20}, {}, {}, kSgd);
+      const Batch evaluated = random_batch(model, 20, 2);
+      for (std::uint64_t step = 0; step < 3; ++step) {
+        const Batch batch = random_batch(model, 10, step);
+        own.train_step(batch, kSgd);
+        built_in.train_step(batch, kSgd);
+        for (const bool training : {true, false}) {
+          if (!training) own.evaluate(evaluated), built_in.evaluate(evaluated);
+          const Stats stats = own.take_stats(), wanted = built_in.take_stats();
+          CHECK(stats.loss() == Approx(wanted.loss()).epsilon(1e-6));
+          CHECK(stats.samples == wanted.samples);
+          CHECK(stats.top1 == wanted.top1);
+          CHECK(stats.top5 == wanted.top5);
+          CHECK(stats.has_labels);
+        }
+      }
+      CHECK(own.step_count() == 3);
+      CHECK(worst_error(own.weights(), built_in.weights()).error <= 1e-6);
+      CHECK(own.replicas_identical());
+      for (int replica = 0; replica < replicas; ++replica) {
+        MemoryUse wanted = estimated.at(static_cast<std::size_t>(replica)), held = own.memory_use(replica);
+        // On GPUs the estimate excludes the copies of images, targets and samples.
+        if (kind == DeviceKind::cuda) wanted.other = held.other = 0;
+        CHECK(wanted.total() == held.total());
+      }
+    }
+}
+
+TEST_CASE("an own loss gets the targets of a batch, which then has no accuracy") {
+  const Model model = small_convnet();
+  DataParallelOptions options = on_cpus(2);
+  options.own_loss = {"targets", "", [](const Tensor& outputs, const Batch& batch) {
+                        return output_loss(MseLoss{}, outputs, batch.targets);
+                      }};
+  DataParallel own(model, options);
+  options.own_loss.reset();
+  options.output_loss = MseLoss{};
+  DataParallel built_in(model, options);
+  Batch batch = random_batch(model, 10);
+  batch.targets = Tensor(model.output().prepended(10));
+  for (float& target : batch.targets.span<float>()) target = 0.5f;
+  own.train_step(batch, kSgd);
+  built_in.train_step(batch, kSgd);
+  const Stats stats = own.take_stats();
+  CHECK(stats.loss() == Approx(built_in.take_stats().loss()).epsilon(1e-6));
+  CHECK_FALSE(stats.has_labels);
+  CHECK(worst_error(own.weights(), built_in.weights()).error <= 1e-6);
+}
+
+TEST_CASE("an own loss that is not finite ends the run, or the step is skipped") {
+  const Model model = small_convnet();
+  DataParallelOptions options = on_cpus(2);
+  bool broken = true;
+  options.own_loss = {"broken", "", [&](const Tensor& outputs, const Batch& batch) {
+                        Loss loss = cross_entropy(outputs, batch.labels);
+                        if (broken) loss.value = NAN;
+                        return loss;
+                      }};
+  DataParallel aborts(model, options);
+  try {
+    aborts.train_step(random_batch(model, 10), kSgd);
+    FAIL("accepted");
+  } catch (const Error& error) {
+    CHECK(error.code() == ErrorCode::nonfinite);
+    CHECK_THAT(error.what(), Catch::Contains("the loss 'broken' is not finite in step 0"));
+  }
+  options.on_nonfinite = OnNonfinite::skip;
+  DataParallel skips(model, options);
+  const auto before = skips.weights();
+  skips.train_step(random_batch(model, 10), kSgd);
+  Stats stats = skips.take_stats();
+  CHECK(stats.skipped == 1);
+  CHECK(stats.samples == 0);
+  const auto after = skips.weights();
+  for (const ParameterSpec& parameter : model.parameters())
+    for (std::size_t i = 0; i < before.size(); ++i)
+      if (before[i].first == parameter.name)
+        CHECK(std::memcmp(before[i].second.raw(), after[i].second.raw(), after[i].second.bytes()) == 0);
+  broken = false;
+  skips.train_step(random_batch(model, 10), kSgd);
+  stats = skips.take_stats();
+  CHECK(stats.samples == 10);
+  CHECK(worst_error(skips.weights(), before).error > 0);
+}
+
+TEST_CASE("an own loss is refused where the whole batch is not at hand, and a wrong gradient by its shape") {
+  const Model model = small_convnet();
+  const auto made = [&](const auto& change) {
+    DataParallelOptions options = on_cpus(2);
+    options.own_loss = own_cross_entropy();
+    change(options);
+    return refusal([&] { DataParallel(model, options); });
+  };
+  CHECK(made([](auto& o) { o.own_loss->function = nullptr; }) == "the loss 'own' of this program has no function");
+  CHECK_THAT(made([](auto& o) { o.output_loss = MseLoss{}; }), Catch::Contains("replaces --output-loss"));
+  CHECK_THAT(made([](auto& o) { o.label_smoothing = 0.1f; }), Catch::Contains("replaces --output-loss"));
+  CHECK_THAT(made([](auto& o) { o.grad_accum_steps = 2; }), Catch::Contains("requires whole batches"));
+  CHECK_THAT(made([](auto& o) { o.pipeline.stages = 2; }), Catch::Contains("requires whole batches"));
+  CHECK_THAT(made([](auto& o) { o.logical_shards = 4; }), Catch::Contains("one logical shard per replica"));
+  CHECK(made([](auto& o) { o.logical_shards = 2; }) == "accepted");
+  DataParallelOptions options = on_cpus(2);
+  options.own_loss = {"wrong", "", [](const Tensor&, const Batch&) { return Loss{1, Tensor(Shape{3})}; }};
+  DataParallel wrong(model, options);
+  CHECK_THAT(refusal([&] { wrong.train_step(random_batch(model, 4), kSgd); }),
+             Catch::StartsWith("the gradient of the logits has shape (3,)"));
+}
+
+TEST_CASE("own losses are found by name, and a name is added once") {
+  CHECK_THAT(refusal([] { losses::find("unknown"); }), Catch::Contains("loss 'unknown' does not exist"));
+  losses::add(own_cross_entropy());
+  CHECK(losses::find("own").function != nullptr);
+  CHECK(refusal([] { losses::add(own_cross_entropy()); }) == "loss 'own' exists already");
+  CHECK(refusal([] { losses::find("unknown"); }) == "loss 'unknown' does not exist; choose one of own");
 }

@@ -2,6 +2,7 @@
 #include "engine/step/parallel_option_table.h"
 
 #include <functional>
+#include <sstream>
 
 #include "dp/error.h"
 #include "support/catch.h"
@@ -123,7 +124,7 @@ TEST_CASE("parallel options: a bucket's size in MiB is rounded up to whole bytes
 TEST_CASE("parallel options: the group of frozen parameters comes first, and other groups are kept") {
   using Names = std::vector<std::string>;
   Options options;
-  options.parameter_groups = {{.pattern = "x", .lr_factor = 2}};
+  options.parameter_groups = {{.pattern = "x", .lr_factor = 2, .weight_decay = 0.5f}};
   CHECK(get(options, "freeze") == OptionValue{});
   CHECK(get(options, "no-decay-norm-bias") == OptionValue(false));
   const auto patterns = [&] {
@@ -146,6 +147,42 @@ TEST_CASE("parallel options: the group of frozen parameters comes first, and oth
   set(options, "no-decay-norm-bias", false);
   CHECK(patterns() == Names{"c", "x"});
   CHECK(options.parameter_groups[1].lr_factor == 2);
+}
+
+TEST_CASE("parallel options: learning rate factors follow frozen parameters, and combine with no decay") {
+  using Names = std::vector<std::string>;
+  Options options;
+  options.parameter_groups = {{.pattern = "x", .vectors = true, .lr_factor = 3}};
+  CHECK(get(options, "lr-factor") == OptionValue{});
+  set(options, "freeze", Names{"f"});
+  set(options, "lr-factor", Names{"a=b.*=0.5", "c=64"});
+  const auto shown = [&] {
+    Names all;
+    for (const ParameterGroup& group : options.parameter_groups) {
+      std::ostringstream text;
+      text << group.pattern << (group.vectors ? " vectors " : " ") << group.lr_factor
+           << (group.weight_decay ? " no decay" : "") << (group.frozen ? " frozen" : "");
+      all.push_back(text.str());
+    }
+    return all;
+  };
+  CHECK(shown() == Names{"f 1 frozen", "a=b.* 0.5", "c 64", "x vectors 3"});
+  CHECK(get(options, "lr-factor") == OptionValue(Names{"a=b.*=0.5", "c=64"}));
+  for (std::size_t i = 0; i < 4; ++i) CHECK(is_of_options(options.parameter_groups, i) == (i < 3));
+  set(options, "no-decay-norm-bias", true);
+  const Names both{"f 1 frozen",  "a=b.* vectors 0.5 no decay", "a=b.* 0.5", "c vectors 64 no decay", "c 64",
+                   "x vectors 3", "* vectors 1 no decay"};
+  CHECK(shown() == both);
+  for (std::size_t i = 0; i < 7; ++i) CHECK(is_of_options(options.parameter_groups, i) == (i != 5));
+  set(options, "lr-factor", Names{"c=1"});
+  CHECK(shown() == Names{"f 1 frozen", "c vectors 1 no decay", "c 1", "x vectors 3", "* vectors 1 no decay"});
+  set(options, "no-decay-norm-bias", false);
+  CHECK(shown() == Names{"f 1 frozen", "c 1", "x vectors 3"});
+  set(options, "lr-factor", Names{});
+  CHECK(shown() == Names{"f 1 frozen", "x vectors 3"});
+  for (const char* wrong : {"a", "=2", "a=", "a=x", "a=-1", "a=inf", "a=nan", "a=2x"})
+    CHECK_THROWS_WITH(set(options, "lr-factor", Names{wrong}),
+                      Catch::Contains("is not PARAMETERS=FACTOR, such as 'layer1.*=0.1'"));
 }
 
 TEST_CASE("parallel options: --freeze and --no-decay-norm-bias show only the groups that they made") {

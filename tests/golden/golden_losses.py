@@ -32,7 +32,9 @@ LOSSES = {
     "focal": focal(0.25, 2),
     "focal_0.7_1.5": focal(0.7, 1.5),
     "focal_-1_0": focal(-1, 0),
+    "soft_cross_entropy": F.cross_entropy,
 }
+WEIGHTS = torch.tensor([0.5, 2, 1, 0, 1.25]).double()  # of the classes
 
 
 def all_losses():
@@ -45,9 +47,18 @@ def all_losses():
     outputs[1, :2] = [60, -60]
     tensors = {"outputs": outputs, "real": real, "shares": shares.astype(np.float32)}
     for name, loss in LOSSES.items():
-        targets = tensors["shares" if name.startswith(("bce", "focal")) else "real"]
+        targets = tensors["shares" if name.startswith(("bce", "focal", "soft")) else "real"]
         argument = torch.tensor(outputs.astype(np.float64), requires_grad=True)
         value = loss(argument, torch.tensor(targets.astype(np.float64)))
+        value.backward()
+        tensors |= {f"{name}.loss": value.detach().numpy().reshape(1), f"{name}.gradient": argument.grad.numpy()}
+    labels = torch.tensor(generator.integers(0, 5, 8))
+    kept = 0.75  # the part of an image that mixup keeps
+    mixed = kept * F.one_hot(labels, 5).double() + (1 - kept) * F.one_hot(labels.flip(0), 5).double()
+    tensors["labels"] = labels.numpy().astype(np.int32)
+    for name, targets, smoothing in [("weighted", labels, 0), ("weighted_smooth", labels, 0.125), ("mixed", mixed, 0.125)]:
+        argument = torch.tensor(outputs.astype(np.float64), requires_grad=True)
+        value = F.cross_entropy(argument, targets, weight=WEIGHTS, label_smoothing=smoothing)
         value.backward()
         tensors |= {f"{name}.loss": value.detach().numpy().reshape(1), f"{name}.gradient": argument.grad.numpy()}
     return tensors

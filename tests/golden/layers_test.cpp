@@ -1,4 +1,5 @@
 // Every layer, the loss and the optimizer against PyTorch in float64.
+#include "data/augment/mixing.h"
 #include "golden/golden_cases.h"
 #include "kernels/layer_calls.h"
 #include "kernels/scalar_calls.h"
@@ -144,7 +145,8 @@ TEST_CASE("every loss of outputs and its gradient equal PyTorch's, and the focal
                                                                {"bce_with_logits_3", BceWithLogitsLoss{3}},
                                                                {"focal", FocalLoss{}},
                                                                {"focal_0.7_1.5", FocalLoss{0.7f, 1.5f}},
-                                                               {"focal_-1_0", FocalLoss{-1, 0}}};
+                                                               {"focal_-1_0", FocalLoss{-1, 0}},
+                                                               {"soft_cross_entropy", SoftCrossEntropyLoss{}}};
   CHECK(losses.size() == std::variant_size_v<OutputLoss> + 6);
   const GoldenFile golden("losses.safetensors");
   const HostTensor outputs = golden.values("outputs");
@@ -153,7 +155,7 @@ TEST_CASE("every loss of outputs and its gradient equal PyTorch's, and the focal
     for (const DeviceKind kind : tested_kinds()) {
       INFO(name << " on " << to_string(Device{kind, 0}));
       CHECK(name.starts_with(name_of(loss)));
-      const bool shares = name.starts_with("bce") || name.starts_with("focal");
+      const bool shares = name.starts_with("bce") || name.starts_with("focal") || name.starts_with("soft");
       const HostTensor targets = golden.values(shares ? "shares" : "real");
       OpRig rig(kind);
       const LossResult actual =
@@ -163,6 +165,38 @@ TEST_CASE("every loss of outputs and its gradient equal PyTorch's, and the focal
             Approx(golden.values(name + ".loss").values[0]).epsilon(tolerance));
       CHECK(relative_error(actual.dlogits, golden.values(name + ".gradient")) <= tolerance);
     }
+}
+
+TEST_CASE("the targets of weighted classes and of mixed images give PyTorch's cross-entropy") {
+  struct Case {
+    const char* name;
+    TargetOptions options;
+    double own;  // the part of an image that stays
+  };
+  const std::vector<float> weights{0.5f, 2, 1, 0, 1.25f};
+  const GoldenFile golden("losses.safetensors");
+  const HostTensor outputs = golden.values("outputs");
+  const std::int64_t batch = outputs.shape[0];
+  const std::span<const std::int32_t> labels = golden.at("labels").span<std::int32_t>();
+  for (const Case& c : {Case{"weighted", {.class_weights = weights}, 1},
+                        Case{"weighted_smooth", {.class_weights = weights, .label_smoothing = 0.125f}, 1},
+                        Case{"mixed", {.mixup_alpha = 1, .class_weights = weights, .label_smoothing = 0.125f}, 0.75}}) {
+    INFO(c.name);
+    double sum = 0;
+    for (const std::int32_t label : labels) sum += static_cast<double>(weights[static_cast<std::size_t>(label)]);
+    Tensor filled(outputs.shape);
+    fill_targets({.own = c.own}, c.options, labels, c.options.mixes() ? 1 : static_cast<double>(batch) / sum, 5,
+                 filled.data<float>());
+    const HostTensor targets{outputs.shape, {filled.data<float>(), filled.data<float>() + filled.numel()}};
+    OpRig rig(DeviceKind::reference);
+    const LossResult actual = loss_of_outputs(rig, SoftCrossEntropyLoss{}, outputs, targets,
+                                              {.loss_scale = 1.0f / static_cast<float>(batch)});
+    const std::string name = c.name;
+    // The targets are float32.
+    CHECK(actual.results.loss_sum / static_cast<double>(batch) ==
+          Approx(golden.values(name + ".loss").values[0]).epsilon(1e-7));
+    CHECK(relative_error(actual.dlogits, golden.values(name + ".gradient")) <= 1e-7);
+  }
 }
 
 TEST_CASE("five updates equal torch.optim.SGD's with momentum, Nesterov and weight decay") {

@@ -142,6 +142,20 @@ TEST_CASE("the derivative of every function equals its difference quotient") {
   }
 }
 
+TEST_CASE("the gradient of soft cross-entropy equals its difference quotient, also for targets of another sum than 1") {
+  OpRig rig(DeviceKind::reference);
+  Random random(27, RandomUse::synthetic);
+  HostTensor logits = random_tensor({4, 6}, random), targets = random_tensor({4, 6}, random);
+  for (double& value : logits.values) value *= 3;
+  for (double& value : targets.values) value = std::abs(value);
+  const kernels::StepInputs inputs{.loss_scale = 0.25f};
+  const HostTensor gradient = loss_of_outputs(rig, SoftCrossEntropyLoss{}, logits, targets, inputs).dlogits;
+  const auto loss = [&] {
+    return 0.25 * loss_of_outputs(rig, SoftCrossEntropyLoss{}, logits, targets, inputs, false).results.loss_sum;
+  };
+  CHECK(relative_error(gradient, difference_quotients(logits, loss)) <= 1e-7);
+}
+
 TEST_CASE("gradients of upsampling, zero padding, PReLU and softmax equal difference quotients") {
   using kernels::Channelwise;
   using kernels::Resampling;

@@ -120,6 +120,9 @@ TEST_CASE("each kind of schedule has its own options") {
   schedule.kind = ScheduleKind::onecycle;
   CHECK(applying(schedule_options(), schedule) ==
         Lines{"lr-scheduler onecycle", "lr-pct-start 0.3", "lr-div-factor 25", "lr-final-div-factor 10000", warmup});
+  schedule.kind = ScheduleKind::plateau;
+  CHECK(applying(schedule_options(), schedule) ==
+        Lines{"lr-scheduler plateau", "lr-gamma 0.5", "lr-min 0.25", "lr-patience 10", warmup});
   set(schedule_options(), "lr-scheduler", schedule, std::string("step"));
   CHECK(schedule.kind == ScheduleKind::step);
 }

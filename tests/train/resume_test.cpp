@@ -359,6 +359,8 @@ TEST_CASE("another model, data set or seed is rejected with both values named") 
   refused({"bn master", "this run uses sync"}, [](TrainerOptions& o) { o.parallel.batch_norm = BatchNormMode::sync; });
   refused({"logical-shards none", "this run uses 4"}, [](TrainerOptions& o) { o.parallel.logical_shards = 4; });
   refused({"drop-last off", "this run uses on"}, [](TrainerOptions& o) { o.drop_last = true; });
+  refused({"balanced-sampling off", "this run uses on"}, [](TrainerOptions& o) { o.balanced_sampling = true; });
+  refused({"ra-reps 1", "this run uses 2"}, [](TrainerOptions& o) { o.repeats = 2; });
   TrainerOptions options = tiny_options();
   options.resume = temp / "run";
   ModelBuilder other("other", {1, 28, 28});

@@ -29,6 +29,7 @@ TrainerOptions options_for(const std::string& name) {
       {"lr-pct-start", {"lr-scheduler", "onecycle"}},
       {"lr-div-factor", {"lr-scheduler", "onecycle"}},
       {"lr-final-div-factor", {"lr-scheduler", "onecycle"}},
+      {"lr-patience", {"lr-scheduler", "plateau"}},
       {"amp-dtype", {"amp", true}},
       {"huber-delta", {"output-loss", "huber"}},
       {"smooth-l1-beta", {"output-loss", "smooth_l1"}},
@@ -53,6 +54,14 @@ TrainerOptions options_for(const std::string& name) {
   return options;
 }
 
+const OwnLoss& own_loss() {
+  static const bool added = [] {
+    losses::add({"zero", "for this test", [](const Tensor&, const Batch&) { return Loss(); }});
+    return true;
+  }();
+  return losses::find(added ? "zero" : "");
+}
+
 // Texts that a row accepts: both ends of a range, each name.
 std::vector<std::vector<std::string>> accepted_texts(const Row& row) {
   const Accepts& accepts = row.accepts;
@@ -75,6 +84,9 @@ std::vector<std::vector<std::string>> accepted_texts(const Row& row) {
     case Kind::text:
       each = accepts.names;
       if (row.name == "micro-batches") each = {"auto", "4096"};
+      if (row.name == "own-loss") each = {own_loss().name};
+      if (row.name == "lr-factor") each = {"a*=0.5"};
+      if (row.name == "class-weights") each = {"balanced", "1,0.5,2"};
       if (row.name == "color-jitter") each = {"0.4", "0.4,0.3,0.2,0.1"};
       if (each.empty()) each = {"3:4"};
       break;
@@ -162,7 +174,7 @@ TEST_CASE("an option that does not apply is refused with what it needs and what 
   };
   refused("opt-eps", 0.1, {"--opt-eps requires --optimizer adamw", "--optimizer is sgd"});
   refused("lr-gamma", 0.1,
-          {"--lr-gamma requires --lr-scheduler step, multistep or exponential", "--lr-scheduler is cosine"});
+          {"--lr-gamma requires --lr-scheduler step, multistep, exponential or plateau", "--lr-scheduler is cosine"});
   refused("amp-dtype", "float16", {"--amp-dtype requires --amp"});
   refused("model-ema-decay", 0.5, {"--model-ema-decay requires --model-ema"});
   refused("ra-ops", std::int64_t{3}, {"--ra-ops requires --auto-augment ra"});

@@ -64,7 +64,8 @@ TEST_CASE("cosine equals CosineAnnealingLR") {
   const Schedule schedule{.kind = ScheduleKind::cosine, .total_epochs = 4};
   // torch: CosineAnnealingLR(T_max=4), base rate 1
   const double torch[] = {1, 0.8535533905932737, 0.5, 0.14644660940672627, 0};
-  for (int epoch = 0; epoch < 5; ++epoch) CHECK(factor(schedule, epoch * 12, 12) == Approx(torch[epoch]).margin(1e-12));
+  for (int epoch = 0; epoch < 5; ++epoch)
+    CHECK(factor(schedule, epoch * 12, 12) == Approx(torch[epoch]).epsilon(1e-12).margin(1e-12));
   CHECK(factor(schedule, 4 * 12 - 1, 12) > 0);
   CHECK(factor(schedule, 6 * 12, 12) == Approx(0).margin(1e-12));  // stays at 0 past the end
 }
@@ -82,7 +83,8 @@ TEST_CASE("polynomial equals PolynomialLR, with a lowest rate and after a warm-u
   const Schedule schedule{.kind = ScheduleKind::polynomial, .total_epochs = 4, .power = 0.9};
   // PyTorch's formula of PolynomialLR(total_iters=4, power=0.9), base rate 1: (1 - min(epoch, 4) / 4) ** 0.9
   const double torch[] = {1, 0.7718895067, 0.5358867313, 0.2871745887, 0, 0};
-  for (int epoch = 0; epoch < 6; ++epoch) CHECK(factor(schedule, epoch * 12, 12) == Approx(torch[epoch]).margin(1e-9));
+  for (int epoch = 0; epoch < 6; ++epoch)
+    CHECK(factor(schedule, epoch * 12, 12) == Approx(torch[epoch]).epsilon(1e-9).margin(1e-9));
   const Schedule warm{
       .kind = ScheduleKind::polynomial, .warmup_epochs = 1, .total_epochs = 5, .min_lr = 0.02, .power = 1};
   CHECK(warm.rate(0.1, 0, 0.25) == Approx(0.025));
@@ -106,6 +108,22 @@ TEST_CASE("onecycle equals OneCycleLR at every step") {
   CHECK(factor(rising, 7, 8) == 1);
   const Schedule one_step{.kind = ScheduleKind::onecycle, .total_epochs = 1};
   CHECK(std::isfinite(factor(one_step, 0, 1)));
+}
+
+TEST_CASE("plateau equals ReduceLROnPlateau") {
+  // The rates of ReduceLROnPlateau(factor=0.25, patience=2, min_lr=0.01) after each of these losses, base rate 0.4.
+  const double losses[] = {1,   0.9,     0.90001, 0.89995, 0.9, 0.5, 0.6, 0.6, 0.6,
+                           0.6, 0.49999, 0.4,     NAN,     0.5, 0.5, 0.4, 0.4, 0.4};
+  const double torch[] = {0.4,   0.4,   0.4,   0.4,   0.1,   0.1,  0.1,  0.1,  0.025,
+                          0.025, 0.025, 0.025, 0.025, 0.025, 0.01, 0.01, 0.01, 0.01};
+  const Schedule schedule{.kind = ScheduleKind::plateau, .gamma = 0.25, .min_lr = 0.01, .patience = 2};
+  dp::Plateau plateau;
+  for (int i = 0; i < 18; ++i) {
+    plateau.evaluated(schedule, 0.4, losses[i]);
+    INFO("loss " << i);
+    CHECK(schedule.rate(0.4 * plateau.factor, i + 1, 0.25) == Approx(torch[i]).epsilon(1e-12));
+  }
+  CHECK(factor({.kind = ScheduleKind::plateau, .warmup_epochs = 1}, 1, 4) == 0.5);
 }
 
 TEST_CASE("warm-up rises linearly from one over its steps") {

@@ -49,6 +49,7 @@ struct TrainState {
   std::optional<LossScale> loss_scale{};  // with float16 only
   std::int64_t skipped = 0;               // of these steps, skipped because of NaN or Inf
   std::int64_t since_best = 0;            // evaluations since the one that reached best_top1 or best_loss
+  Plateau plateau{};                      // with ScheduleKind::plateau
   std::optional<DataIdentity> data{};     // nullopt in checkpoints of earlier versions
 };
 

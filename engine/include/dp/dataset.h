@@ -104,6 +104,10 @@ struct DatasetPair {
 // list names one twice.
 DatasetPair with_classes(const DatasetPair& data, const std::vector<std::string>& classes);
 
+// The same images with another normalisation. Error(usage) unless it has a mean and a positive deviation for each
+// channel.
+DatasetPair with_normalization(const DatasetPair& data, const Normalization& normalization);
+
 // Divides a data set into training and test images. Of each class, `share` of the images are for testing: rounded, but
 // at least one, and never all. A class with a single image has no test image. The seed and the position in the data set
 // choose the images; both parts keep its order. Error(usage) unless 0 < share < 1. Error(data) if there is no test
@@ -126,24 +130,35 @@ DatasetPair fashion_mnist(const std::string& folder);
 DatasetPair cifar10(const std::string& folder);
 DatasetPair cifar100(const std::string& folder);
 
-// JPEG and PNG files as <folder>/train/<class>/<image> and <folder>/val/<class>/<image> (or test/), also in folders
-// below <class>; classes are sorted by name. This call lists the files; the loader's threads decode them. Images become
-// side x side as in torchvision: a random resized crop and a flip for training (augment), otherwise a central crop.
-// Error(data) for the files, Error(usage) for a side outside 1 to 4096.
+// JPEG, PNG and WebP files as <folder>/train/<class>/<image> and <folder>/val/<class>/<image> (or test/), also in
+// folders below <class>; classes are sorted by name. This call lists the files; the loader's threads decode them.
+// Images become side x side as in torchvision: a random resized crop and a flip for training (augment), otherwise a
+// central crop. Error(data) for the files, Error(usage) for a side outside 1 to 4096.
 DatasetPair image_folder(const std::string& folder, std::int64_t side = 224);
 // Only the training part. The test part may be missing.
 std::shared_ptr<const Dataset> image_folder_train(const std::string& folder, std::int64_t side = 224);
 
 // The same images, listed in <folder>/train.csv and <folder>/val.csv (or test.csv): a line path,class for each, quoted
 // as in RFC 4180, with or without a line of names before them. Further fields are ignored. Paths begin at `folder`, or
-// with a slash. Classes are sorted by name, or by value if all are whole numbers. Errors as above, with file and line.
+// with a slash. Classes are sorted by name, or by value if all are whole numbers. Without train.csv, JSON lines are
+// read from train.jsonl: {"path": "1.jpg", "label": "cat"} for each image; likewise for testing. Errors as above, with
+// file and line.
 DatasetPair image_list(const std::string& folder, std::int64_t side = 224);
 std::shared_ptr<const Dataset> image_list_train(const std::string& folder, std::int64_t side = 224);
 
 // The same files with targets instead of a class: a line path,number,... for each image, for losses of outputs
 // (DataParallelOptions::output_loss). All images have as many targets. A first line without numbers has names.
+// JSON lines: {"path": "1.jpg", "targets": [0.5, -2]}.
 DatasetPair image_targets(const std::string& folder, std::int64_t side = 224);
 std::shared_ptr<const Dataset> image_targets_train(const std::string& folder, std::int64_t side = 224);
+
+// Images in tar files, as WebDataset writes them: <folder>/train/*.tar and <folder>/val/*.tar (or test/), or tar files
+// in `folder` with these words in their names. The files of a sample have the same path up to the first dot of their
+// name: an image, and its class as text in .cls, or as "label" in .json. The archives are not compressed; this call
+// lists them, and images are read in any order. Classes are sorted as those of a list. Errors as above, with file and
+// name.
+DatasetPair image_shards(const std::string& folder, std::int64_t side = 224);
+std::shared_ptr<const Dataset> image_shards_train(const std::string& folder, std::int64_t side = 224);
 
 // Random bytes and labels from (seed, index), computed on reading.
 DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t train, std::int64_t test,

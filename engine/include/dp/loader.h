@@ -21,12 +21,14 @@ struct DeviceImages {
 // One global minibatch on the host, or one rank's part of it. The loader owns the memory. It is valid until next() has
 // been called twice more, or until the loader is destroyed.
 struct Batch {
-  Tensor images;            // (B,C,H,W) float32, normalised; empty if device-resident
-  Tensor labels;            // (B) int32
-  Tensor samples;           // (B) int64: indices in the dataset; part of dropout's random key
+  Tensor images;  // (B,C,H,W) float32, normalised; empty if device-resident
+  Tensor labels;  // (B) int32
+  // (B) int64: indices in the dataset; part of dropout's random key. With `balanced` or `repeats`, a sample that occurs
+  // again in an epoch is its index plus the dataset's size for each time before.
+  Tensor samples;
   std::int64_t global = 0;  // samples of all ranks' parts; 0: this is the whole batch
   DeviceImages resident{};  // device-resident data set, indexed by `samples`
-  Tensor targets{};         // (B,N) float32, of the N outputs, for DataParallelOptions::output_loss
+  Tensor targets{};         // (B,N) float32, of the N outputs, for DataParallelOptions::output_loss or soft_targets
 
   std::int64_t size() const {
     const Tensor& rows = resident.set ? samples : images;
@@ -35,10 +37,31 @@ struct Batch {
   std::int64_t global_size() const { return global ? global : size(); }
 };
 
+// Targets that a loader makes from class numbers, for DataParallelOptions::soft_targets.
+struct TargetOptions {
+  // torchvision's MixUp and CutMix: image i of a batch is mixed with image B-1-i. The part that an image keeps is drawn
+  // for each batch from Beta(alpha, alpha), keyed by (seed, epoch, batch). 0: off, at most 4. With both, each batch
+  // uses one of them. Ranks mix the images of their own parts.
+  double mixup_alpha = 0, cutmix_alpha = 0;
+  // Factors of the loss of each class, at least 0; empty: all 1. As torch.nn.CrossEntropyLoss(weight=...): without
+  // mixing, the mean over the global batch is weighted.
+  std::vector<float> class_weights{};
+  float label_smoothing = 0;  // in [0, 1)
+  std::int64_t classes = 0;   // numbers for each sample; 0: as many as the data set has classes
+
+  bool mixes() const { return mixup_alpha > 0 || cutmix_alpha > 0; }
+  bool any() const { return mixes() || !class_weights.empty(); }
+};
+
 struct LoaderOptions {
   std::int64_t batch_size = 128;  // global
   bool shuffle = true;            // random order, keyed by (seed, epoch)
-  bool augment = false;           // as the dataset defines, keyed by (seed, epoch, sample)
+  // An epoch has as many samples of each class as of the others, to within one; rare classes occur several times, with
+  // other augmentation. Its length stays that of the data set.
+  bool balanced = false;
+  // Each sample of an epoch occurs so often in succession, with other augmentation; the epoch then has fewer samples.
+  int repeats = 1;
+  bool augment = false;  // as the dataset defines, keyed by (seed, epoch, sample)
   bool drop_last = false;
   std::uint64_t seed = 42;
   int workers = 1;  // threads that prepare batches
@@ -51,6 +74,7 @@ struct LoaderOptions {
   // The image set, from read_images(), of devices that compute their images; batches then contain no pixels. Null:
   // batches contain images.
   std::shared_ptr<const ImageSet> resident{};
+  TargetOptions targets{};  // if any(), batches have targets
   // Called every 50 ms while next() waits, on the calling thread. Once it returns true, next() returns null and no more
   // batches are prepared. Empty: next() waits without a limit.
   std::function<bool()> stop{};
@@ -58,8 +82,8 @@ struct LoaderOptions {
 
 class Loader {
  public:
-  // Error(usage) for an empty dataset, a dataset smaller than the batch with drop_last, or a batch smaller than the
-  // number of ranks. Error(device) if a thread cannot be started.
+  // Error(usage) for an empty dataset, a dataset smaller than the batch with drop_last, a batch smaller than the number
+  // of ranks, or `targets` out of range. Error(device) if a thread cannot be started.
   Loader(std::shared_ptr<const Dataset> dataset, const LoaderOptions& options);
   ~Loader();  // cancels; waits for the images being read, not for whole batches
   Loader(const Loader&) = delete;

@@ -2,7 +2,8 @@
 // backend compiles them, in double.
 //
 // A new one is a struct with a name, value() and slope(), and its place in OutputLoss. Both get an output and its
-// target; slope() is the derivative by the output. They return NaN for NaN.
+// target; slope() is the derivative by the output. They return NaN for NaN. SoftCrossEntropyLoss alone reads all
+// outputs of a sample at once.
 #pragma once
 
 #include <cmath>
@@ -107,7 +108,21 @@ struct FocalLoss {
   }
 };
 
-using OutputLoss = std::variant<MseLoss, L1Loss, HuberLoss, SmoothL1Loss, BceWithLogitsLoss, FocalLoss>;
+// CrossEntropyLoss with probabilities of the classes as targets: the sum over them of -target * log(p), where p is the
+// softmax of the outputs. The targets need not add up to 1: they may be weighted.
+struct SoftCrossEntropyLoss {
+  static constexpr const char* kName = "soft_cross_entropy";
+  constexpr double value(double log_p, double target) const {
+    return target == 0 && log_p <= 0 ? 0 : -target * log_p;  // also where log_p is minus infinity
+  }
+  constexpr double slope(double log_p, double target, double target_sum) const {
+    return target_sum * std::exp(log_p) - target;
+  }
+  friend bool operator==(const SoftCrossEntropyLoss&, const SoftCrossEntropyLoss&) = default;
+};
+
+using OutputLoss =
+    std::variant<MseLoss, L1Loss, HuberLoss, SmoothL1Loss, BceWithLogitsLoss, FocalLoss, SoftCrossEntropyLoss>;
 
 inline const char* name_of(const OutputLoss& loss) {
   return std::visit([](const auto& one) { return one.kName; }, loss);

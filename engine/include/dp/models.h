@@ -122,8 +122,10 @@ struct Recipe {
   std::int64_t epochs = 0;           // 0: those of the data set
   double warmup = 0;                 // as a fraction of the epochs
   float label_smoothing = 0;
-  std::vector<std::string> freeze{};  // patterns of parameters, as --freeze has them
-  Augmentation augmentation{};        // changes to the data set's
+  std::vector<std::string> freeze{};      // patterns of parameters, as --freeze has them
+  std::vector<std::string> lr_factors{};  // as --lr-factor has them
+  bool no_decay_norm_bias = false;
+  Augmentation augmentation{};  // changes to the data set's
 };
 
 struct Entry {

@@ -231,12 +231,12 @@ struct OptimizerState {
   std::vector<std::pair<std::string, Tensor>> tensors{};
 };
 
-enum class ScheduleKind { constant, step, multistep, cosine, exponential, polynomial, onecycle };
+enum class ScheduleKind { constant, step, multistep, cosine, exponential, polynomial, onecycle, plateau };
 
 // The learning rate as a factor of the base rate. All lengths are in epochs and may be fractional. Without warm-up the
 // rates are those of torch.optim.lr_scheduler. At whole epochs: StepLR, MultiStepLR, CosineAnnealingLR (eta_min 0),
 // ExponentialLR, PolynomialLR. At every step: OneCycleLR with anneal_strategy cos and without cycle_momentum; the base
-// rate is its max_lr.
+// rate is its max_lr. For ReduceLROnPlateau see Plateau.
 struct Schedule {
   ScheduleKind kind = ScheduleKind::constant;
   double step_size = 1;              // step: multiply by gamma every step_size epochs
@@ -245,10 +245,11 @@ struct Schedule {
   // Linear from 1/(warm-up steps) to 1; multiplies the factor of step, multistep and exponential. None with onecycle.
   double warmup_epochs = 0;
   double total_epochs = 1;  // the end of cosine, polynomial and onecycle; the first two fall to 0 after the warm-up
-  double min_lr = 0;        // cosine, polynomial: the rate at the end, instead of 0
+  double min_lr = 0;        // cosine, polynomial: the rate at the end, instead of 0; plateau: the lowest rate
   double power = 1;         // polynomial: exponent of the part that is left
   double pct_start = 0.3;   // onecycle: part of the steps in which the rate rises
   double div_factor = 25, final_div_factor = 1e4;  // onecycle: 1 / the first factor; the first / the last factor
+  std::int64_t patience = 10;  // plateau: multiply by gamma after more than so many evaluations without a lower loss
 
   // Whether total_epochs counts.
   bool spans_the_run() const {
@@ -260,6 +261,18 @@ struct Schedule {
   double factor(double epoch, double epochs_per_step) const;
   // The learning rate for that step; `lr` is the rate before the schedule.
   double rate(double lr, double epoch, double epochs_per_step) const;
+};
+
+// The state of torch.optim.lr_scheduler.ReduceLROnPlateau, with its defaults: a loss is lower if it is below
+// best * (1 - 1e-4).
+struct Plateau {
+  double factor = 1;             // of the learning rate
+  std::optional<double> best{};  // the lowest loss
+  std::int64_t bad = 0;          // evaluations without a lower one, since it was reached or the rate was reduced
+
+  // After an evaluation with this loss. `lr`: the rate before the schedule.
+  void evaluated(const Schedule& schedule, double lr, double loss);
+  friend bool operator==(const Plateau&, const Plateau&) = default;
 };
 
 }  // namespace dp

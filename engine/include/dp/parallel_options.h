@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dp/device.h"
+#include "dp/loss.h"
 #include "dp/loss_functions.h"
 #include "dp/loss_scale.h"
 #include "dp/optimizer.h"
@@ -161,6 +162,13 @@ struct DataParallelOptions {
   // The loss of outputs that have targets of their own, e.g. MseLoss{} or BceWithLogitsLoss{}; batches then have
   // targets instead of labels. Empty: cross-entropy of class numbers.
   std::optional<OutputLoss> output_loss{};
+  // Training batches have targets, a number for each class, and their loss is SoftCrossEntropyLoss; batches to evaluate
+  // have labels. A Trainer sets it for mixed images and for weights of classes. Not with label_smoothing, which the
+  // targets contain.
+  bool soft_targets = false;
+  // A loss of the program's own: the outputs are gathered on the master and copied to the host, and its gradient is
+  // scattered. Requires one process, no pipeline, no micro-batches, one shard per replica, and not float16.
+  std::optional<OwnLoss> own_loss{};
   int grad_accum_steps = 1;                // micro-batches per optimizer step
   std::optional<double> clip_grad_norm{};  // maximum L2 norm of the whole gradient
   OnNonfinite on_nonfinite = OnNonfinite::abort;

@@ -16,7 +16,8 @@ enum class RandomUse : std::uint32_t {
   digits = 5,
   synthetic = 6,
   split = 7,
-  flip = 8
+  flip = 8,
+  mix = 9
 };
 
 using PhiloxWords = std::array<std::uint32_t, 4>;

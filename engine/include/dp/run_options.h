@@ -12,7 +12,8 @@ namespace dp {
 
 // One row for each option of TrainerOptions, those of its parallel, optimizer and schedule members included. Not in
 // the table: devices, process_group, pin_threads, loss_scale, output_dir, stop, finish, unsaved, record, program,
-// given_by, classes_by_position, and parameter groups other than those of --freeze and --no-decay-norm-bias.
+// given_by, classes_by_position, and parameter groups other than those of --freeze, --lr-factor and
+// --no-decay-norm-bias.
 const OptionTable<TrainerOptions>& run_options();
 inline constexpr const char* kAugmentationGroup = "Augmentation";  // the heading of TrainerOptions::augmentation
 

@@ -25,6 +25,19 @@ namespace dp {
 // bytes and computes its own batches. Both give bitwise equal images.
 enum class ImagesOn { automatic, host, device };
 
+// A figure of a program's own, computed on the host after each evaluation. Requires one process.
+struct OwnMetric {
+  std::string name;  // in records and on the console
+  // Gets the outputs of all evaluated samples, in no particular order, with their labels or targets.
+  std::function<double(const EvaluatedLogits& evaluated)> function;
+};
+
+// The metrics that a program has added, for dp_train's options.
+namespace metrics {
+const std::vector<OwnMetric>& registry();
+void add(OwnMetric metric);  // as models::add(); Error(usage) too if a record has another field of this name
+}  // namespace metrics
+
 struct TrainerOptions {
   std::int64_t epochs = 3;
   std::int64_t max_steps = 0;     // 0: no limit. Counted over the whole run, including resumed parts
@@ -37,6 +50,15 @@ struct TrainerOptions {
   bool augment = true;
   Augmentation augmentation{};  // changes to the data set's; requires `augment`
   bool drop_last = false;
+  bool balanced_sampling = false;  // LoaderOptions::balanced
+  int repeats = 1;                 // LoaderOptions::repeats: repeated augmentation
+  // Training images are mixed, and classes weighted, as TargetOptions says. balance_classes sets class_weights to
+  // N / (classes * images of the class), as scikit-learn's "balanced". A class without images has weight 0.
+  double mixup_alpha = 0, cutmix_alpha = 0;
+  std::vector<float> class_weights{};
+  bool balance_classes = false;
+  // Added to EvalReport::metrics, unless the outputs take more than 64 MiB or do not fit on the devices.
+  std::vector<OwnMetric> metrics{};
   int workers = 0;  // loader threads; 0: as many as cores are left, 1 to 4
   // automatic: the device, if it is a GPU with enough free memory, the data set does not vary its images, and they are
   // augmented at most by a random crop and a random flip.
@@ -84,6 +106,9 @@ struct TrainerOptions {
   std::atomic<bool>* unsaved = nullptr;
 };
 
+// The options of a trainer's DataParallel. With mixed images or weights of classes, the targets contain the smoothing.
+DataParallelOptions parallel_options(const TrainerOptions& options);
+
 struct StepReport {
   std::int64_t epoch = 0, batch = 0, batches = 0, step = 0;
   double lr = 0;
@@ -103,7 +128,7 @@ struct EvalReport {
   bool average = false;  // evaluated the moving average instead of the weights
   bool alone = false;    // by Trainer::evaluate(), not within a training run
   bool best = false;     // highest top-1 so far; with targets: lowest loss; with a moving average: its top-1 or loss
-  std::vector<Metric> metrics{};  // of data sets with targets: mae, rmse, r2, or f1, map
+  std::vector<Metric> metrics{};  // of data sets with targets: mae, rmse, r2, or f1, map; then the program's own
 };
 
 // The end of an epoch, or of a part of one at the end of a run.
@@ -136,7 +161,7 @@ struct RunSummary {
   double seconds_train = 0;                                  // including the earlier parts of a resumed run
   double images_per_second = 0;                              // since the run was started or resumed
   double train_loss = 0, test_loss = 0, top1 = 0, top5 = 0;  // NaN: not available
-  std::vector<Metric> metrics{};                             // of the last evaluation, for data sets with targets
+  std::vector<Metric> metrics{};                             // of the last evaluation
   std::string weights_sha256, checkpoint;
   bool interrupted = false;       // by a stop or an error, before the run was complete
   std::string end = "complete";   // or "interrupted", "early: " and the reason, "error: " and the message

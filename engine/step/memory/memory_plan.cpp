@@ -9,13 +9,18 @@
 namespace dp::engine {
 
 BatchKind training_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options) {
-  return {rows, true, options.loss == LossAt::gathered, options.grad_accum_steps, resident.set, resident.augment};
+  return {rows,
+          true,
+          options.loss == LossAt::gathered || options.own_loss,
+          options.grad_accum_steps,
+          resident.set,
+          resident.augment};
 }
 
 // Only a pipeline evaluates in micro-batches.
 BatchKind evaluation_batch(std::int64_t rows, const DeviceImages& resident, const DataParallelOptions& options) {
   const int micro_batches = options.pipeline.stages > 1 ? options.grad_accum_steps : 1;
-  return {rows, false, false, micro_batches, resident.set, resident.augment};
+  return {rows, false, options.own_loss.has_value(), micro_batches, resident.set, resident.augment};
 }
 
 BorderBytes BorderBytes::of(const Plan& plan) {

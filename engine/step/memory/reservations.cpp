@@ -188,7 +188,7 @@ void Reservations::allocate(Worker& worker, const BatchKind& batch) {
     if (rows == 0) continue;
     exchanged = std::max(exchanged, static_cast<std::size_t>(rows) * row);
     if (worker.rank() != 0) continue;
-    worker.context().reserve_copies(static_cast<std::size_t>(rows) * setup_.target_bytes());
+    worker.context().reserve_copies(static_cast<std::size_t>(rows) * setup_.target_bytes(true));
     worker.gathered_loss.reserve(rows);
     if (setup_.options.loss == LossAt::gathered) worker.gathered_loss.reserve_op(rows);
   }

@@ -38,15 +38,17 @@ double measured_seconds(const ModelSetup& setup, const Model& part, const Plan& 
                   {.stage = first ? 0 : 1,
                    .shards = setup.shards(),
                    .scales_loss = setup.scales_loss(),
-                   .target_bytes = setup.target_bytes()});
+                   .target_bytes = setup.target_bytes(true)});
   const Plan& own = replica.runner.plan(plan.options());
 
   const std::vector<float> images(static_cast<std::size_t>(kMeasuredRows * setup.model.input().numel()));
-  const std::vector<std::byte> labels(static_cast<std::size_t>(kMeasuredRows) * setup.target_bytes());
+  const std::vector<std::byte> labels(static_cast<std::size_t>(kMeasuredRows) * setup.target_bytes(true));
   std::vector<std::int64_t> samples(kMeasuredRows);
   std::iota(samples.begin(), samples.end(), 0);
   replica.arenas.upload_step_inputs({});
-  replica.runner.bind(0, &own, {images.data(), labels.data(), samples.data(), kMeasuredRows});
+  replica.runner.bind(0, &own,
+                      {images.data(), labels.data(), samples.data(), kMeasuredRows,
+                       /*resident=*/nullptr, setup.target_bytes(true)});
 
   seconds_of_passes(replica, own, 1);  // loads kernels and fills caches
   double least = seconds_of_passes(replica, own, 1);

@@ -260,8 +260,9 @@ nlohmann::ordered_json run_config(const std::string& model, const TrainerOptions
   for (const Option<TrainerOptions>& row : run_options().rows())
     if (row.recorded) put(json, row.name, row.get(given));
   for (const auto& [name, value] : given.record) put(json, name, value);
-  for (const ParameterGroup& group : given.parallel.parameter_groups)
-    if (!is_frozen_by_name(group) && !is_no_decay(group)) json["parameter-groups"].push_back(to_text(group));
+  const std::vector<ParameterGroup>& groups = given.parallel.parameter_groups;
+  for (std::size_t i = 0; i < groups.size(); ++i)
+    if (!is_of_options(groups, i)) json["parameter-groups"].push_back(to_text(groups[i]));
   json["resolved"] = resolved_part(given, resolved);
   return json;
 }

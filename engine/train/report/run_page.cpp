@@ -16,9 +16,10 @@ void RunPage::store_logits(DataParallel& net, Loader& test, const TrainerOptions
   if (predicts_) net.store_logits(batches, std::ranges::max(test.batch_sizes()));
 }
 
-void RunPage::take_predictions(DataParallel& net, const Dataset& test, std::int64_t step, bool average) {
+void RunPage::take_predictions(const EvaluatedLogits& evaluated, std::int64_t classes, const Dataset& test,
+                               std::int64_t step, bool average) {
   if (!predicts_) return;
-  Predictions all = predictions_of(net.take_logits(), net.model().output().numel());
+  Predictions all = predictions_of(evaluated, classes);
   if (group_ != nullptr) all = merged(group_->exchange(packed(all)));
   predictions_.reset();
   if (!folder_.writes() || all.samples != test.size()) return;  // a device had no room for its part

@@ -23,8 +23,10 @@ class RunPage {
 
   // Evaluations of `test` store their logits from now on, unless they are too large. Collective.
   void store_logits(DataParallel& net, Loader& test, const TrainerOptions& options);
-  // Keeps the predictions of the evaluation that has just ended. `average`: it was one of the moving average.
-  void take_predictions(DataParallel& net, const Dataset& test, std::int64_t step, bool average);
+  // Keeps the predictions of the evaluation that has just ended, of `classes` outputs. `average`: it was one of the
+  // moving average.
+  void take_predictions(const EvaluatedLogits& evaluated, std::int64_t classes, const Dataset& test, std::int64_t step,
+                        bool average);
   // Unless it is the last page, it is left out if that would take much of the run's time.
   void write(const Dataset& test, bool last);
 

@@ -55,8 +55,9 @@ TEST_CASE("the lists of models and of data sets are tables") {
         "cifar10        (3, 32, 32)         10      30  resnet18       \n"
         "cifar100       (3, 32, 32)        100      30  resnet18       \n"
         "imagefolder    (3, 224, 224)     1000      90  resnet18       a class per folder\n"
-        "imagelist      (3, 224, 224)     1000      90  resnet18       CSV files of paths and classes\n"
-        "imagetargets   (3, 224, 224)        1      90  resnet18       CSV files of paths and numbers\n"
+        "imagelist      (3, 224, 224)     1000      90  resnet18       CSV or JSON lines of paths and classes\n"
+        "imagetargets   (3, 224, 224)        1      90  resnet18       CSV or JSON lines of paths and numbers\n"
+        "imageshards    (3, 224, 224)     1000      90  resnet18       tar files of images and classes\n"
         "synthetic      (1, 28, 28)         10       1  mnist_convnet  random bytes\n");
 }
 

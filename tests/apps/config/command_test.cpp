@@ -58,20 +58,10 @@ TEST_CASE("a file sets exactly the options that a run records, in any of their f
       default: return "1";
     }
   };
-  std::set<std::string> settable{"model",
-                                 "data-path",
-                                 "input",
-                                 "classes",
-                                 "images",
-                                 "classes-from",
-                                 "bad-images",
-                                 "val-split",
-                                 "image-size",
-                                 "no-eval",
-                                 "batch-size-per-gpu",
-                                 "sync-bn",
-                                 "no-graphs",
-                                 "lr-scale"};
+  std::set<std::string> settable{
+      "model",     "data-path",  "input", "classes", "images",  "classes-from",       "bad-images",
+      "val-split", "image-size", "mean",  "std",     "no-eval", "batch-size-per-gpu", "sync-bn",
+      "no-graphs", "lr-scale"};
   for (const auto& row : dp::run_options().rows())
     if (row.recorded) settable.insert(row.name);
   int refused = 0;
@@ -155,7 +145,9 @@ TEST_CASE("the options of the data are recorded, with the whole path of the fold
                                                       {"images", {}},
                                                       {"bad-images", {}},
                                                       {"val-split", {}},
-                                                      {"image-size", {}}});
+                                                      {"image-size", {}},
+                                                      {"mean", {}},
+                                                      {"std", {}}});
   CHECK(recorded({"--dataset", "synthetic", "--data-path", "/c", "--input", "3,8,8", "--classes", "7", "--images",
                   "9"}) == Record{{"data-path", std::string("/c")},
                                   {"input", std::string("3,8,8")},
@@ -163,7 +155,9 @@ TEST_CASE("the options of the data are recorded, with the whole path of the fold
                                   {"images", std::int64_t{9}},
                                   {"bad-images", {}},
                                   {"val-split", {}},
-                                  {"image-size", {}}});
+                                  {"image-size", {}},
+                                  {"mean", {}},
+                                  {"std", {}}});
 }
 
 TEST_CASE("underscores in an option's name are read as dashes, and its value is unchanged") {

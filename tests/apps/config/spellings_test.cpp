@@ -38,6 +38,8 @@ TEST_CASE("spellings of other programs mean the same as ours") {
       {{"--clip-grad", "1"}, {"--clip-grad-norm", "1"}},
       {{"--grad-accumulation-steps", "2"}, {"--grad-accum-steps", "2"}},
       {{"--smoothing", "0.1"}, {"--label-smoothing", "0.1"}},
+      {{"--mixup", "0.1"}, {"--mixup-alpha", "0.1"}},
+      {{"--cutmix", "0.1"}, {"--cutmix-alpha", "0.1"}},
       {{"--dataset", "synthetic", "--num-classes", "7"}, {"--dataset", "synthetic", "--classes", "7"}},
       {{"--arch", "resnet18"}, {"--model", "resnet18"}},
       {{"--sync_bn"}, {"--bn", "sync"}},

@@ -80,7 +80,8 @@ TEST_CASE("the progress line fits its terminal, 80 and 50 columns wide, and foll
 }
 
 std::set<std::string> options_tested() {
-  std::set<std::string> names{"--no-progress", "--config", "--save-config"};  // config/ tests the latter two
+  // config/ tests the second and the third, and tests/embed/own_loss the last.
+  std::set<std::string> names{"--no-progress", "--config", "--save-config", "--own-loss"};
   for (const auto& rows : {training_rows(), parallel_rows(), data_rows(), augmentation_rows(), run_rows()})
     for (const OptionRow& row : rows) names.insert(row.option);
   for (const AloneRow& row : alone_rows()) names.insert(row.option);
@@ -103,7 +104,8 @@ TEST_CASE("every option and subcommand of dp_train is in the table of options") 
 // optimizers are compared with their table in tests/optimizer/.
 TEST_CASE("every member of the trainer's and the engine's options is set by an option of the table or listed") {
   [[maybe_unused]] auto [epochs, max_steps, batch_size, optimizer, schedule, parallel, measure_split, shuffle, augment,
-                         augmentation, drop_last, workers, images_on, dataset_name, output_dir, save_every_epochs,
+                         augmentation, drop_last, balanced_sampling, repeats, mixup_alpha, cutmix_alpha, class_weights,
+                         balance_classes, metrics, workers, images_on, dataset_name, output_dir, save_every_epochs,
                          save_every_steps, checkpoint_hist, resume, init, first_weights, init_partial,
                          classes_by_position, summary_file, trace_file, profile, dry_run, print_freq, eval_every,
                          patience, record, program, resumed_with, given_by, stop, finish, unsaved] =
@@ -111,9 +113,9 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
   [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, split_weights, bucket_bytes,
                          threads_per_replica, pin_threads, hurried, seed, deterministic, exact_convolutions, tf32,
                          autotune, graphs, logical_shards, pipeline, batch_norm, fold_norms, parameter_groups, amp,
-                         loss_scale, dropout, label_smoothing, output_loss, grad_accum_steps, clip_grad_norm,
-                         on_nonfinite, ema_decay, check_replicas, timeout_seconds, trace_first, trace_steps] =
-      dp::DataParallelOptions{};
+                         loss_scale, dropout, label_smoothing, output_loss, soft_targets, own_loss, grad_accum_steps,
+                         clip_grad_norm, on_nonfinite, ema_decay, check_replicas, timeout_seconds, trace_first,
+                         trace_steps] = dp::DataParallelOptions{};
   [[maybe_unused]] auto [padding, flip, vflip, rotation, auto_augment, ra_ops, ra_magnitude, augmix_severity,
                          color_jitter, random_erase, interpolation] = dp::Augmentation{};
   [[maybe_unused]] auto [stages, micro_batches, pipeline_schedule, cuts, measured, recompute] = dp::PipelineOptions{};
@@ -129,6 +131,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--opt-eps",
                              "--weight-decay",
                              "--freeze",
+                             "--lr-factor",
                              "--no-decay-norm-bias",
                              "--lr-scheduler",
                              "--no-shuffle",
@@ -145,6 +148,8 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--random-erase",
                              "--interpolation",
                              "--drop-last",
+                             "--balanced-sampling",
+                             "--ra-reps",
                              "--workers",
                              "--images-on",
                              "--dataset",
@@ -186,6 +191,10 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--no-dropout",
                              "--label-smoothing",
                              "--output-loss",
+                             "--own-loss",
+                             "--mixup-alpha",
+                             "--cutmix-alpha",
+                             "--class-weights",
                              "--grad-accum-steps",
                              "--clip-grad-norm",
                              "--on-nonfinite",
@@ -194,8 +203,9 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--timeout",
                              "--trace-steps"})
     CHECK(tested.contains(option));
-  // No option sets pin_threads (for embedders), loss_scale (for float16 on GPUs), stop and unsaved (for signals),
-  // finish (for callbacks), record, program and given_by (what the program says of the options).
+  // No option sets pin_threads (for embedders), soft_targets (the trainer sets it), loss_scale (for float16 on GPUs),
+  // stop and unsaved (for signals), finish (for callbacks), record, program and given_by (what the program says of the
+  // options).
 }
 
 }  // namespace

@@ -61,6 +61,10 @@ def files():
     yield "png_palette", encoded(rgb(44, 31, 14).quantize(200), "PNG")
     yield "png_palette_clear", encoded(rgb(31, 44, 15).quantize(12), "PNG", transparency=3)
     yield "png_one_bit", encoded(rgb(34, 34, 16).convert("1"), "PNG")
+    yield "webp_lossy", encoded(rgb(43, 35, 18), "WEBP", quality=80)
+    yield "webp_lossy_alpha", encoded(Image.fromarray(draw(36, 40, 19), "RGBA"), "WEBP", quality=60)
+    yield "webp_lossless", encoded(rgb(37, 42, 20), "WEBP", lossless=True)
+    yield "webp_lossless_alpha", encoded(Image.fromarray(draw(33, 39, 21), "RGBA"), "WEBP", lossless=True, exact=True)
 
 
 def planes(image):
@@ -80,7 +84,7 @@ def main():
             tensors[f"{name}.rgb"] = np.asarray(image)
         resized = F.resize(image, SIDE * 256 // 224, BILINEAR)
         tensors[f"{name}.eval"] = planes(F.center_crop(resized, SIDE))
-        for k in range(2):
+        for k in range(0 if name.startswith("webp") else 2):
             w, h = draws.randint(1, width), draws.randint(1, height)
             left, top = draws.randint(0, width - w), draws.randint(0, height - h)
             tensors[f"{name}.box{k}"] = np.array([left, top, w, h], np.int64)

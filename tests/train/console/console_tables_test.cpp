@@ -189,10 +189,11 @@ TEST_CASE("the lines about a data set have the smallest and largest class and th
   const std::string counts = "data: 6 training and 1 test images\n3 classes of 1 to 3 training images";
   CHECK(described({}, {}) == counts);
   CHECK(described({{".b", 2}, {".a\x01", 2}}, {{".b", 1}}) ==
-        counts + "\nignored files that are not .jpg, .jpeg or .png: 3 .b, 2 .a\\x01");
+        counts + "\nignored files that are not .jpg, .jpeg, .png or .webp: 3 .b, 2 .a\\x01");
   CHECK(described({{".a", 1}, {".b", 2}, {".c", 3}, {".d", 4}, {".e", 5000}, {".f", 6}, {".g", 7}}, {}) ==
         counts +
-            "\nignored files that are not .jpg, .jpeg or .png: 5,000 .e, 7 .g, 6 .f, 4 .d, 3 .c, 3 with other endings");
+            "\nignored files that are not .jpg, .jpeg, .png or .webp: 5,000 .e, 7 .g, 6 .f, 4 .d, 3 .c, 3 with other "
+            "endings");
 }
 
 }  // namespace
