@@ -188,7 +188,7 @@ TEST_CASE("a damaged archive is refused at any cut and any changed byte of its h
     }
   };
   for (std::size_t cut = 0; cut < whole.size(); cut += 61) list(whole.substr(0, cut));
-  for (std::size_t at = 0; at < whole.size(); at += 3)
+  for (std::size_t at = 0; at < whole.size(); at += at % 512 < 160 ? 3 : 31)  // most fields are in the first bytes
     for (const char byte : {'\0', '\x7f', '\xff', '9'}) {
       std::string changed = whole;
       changed[at] = byte;

@@ -119,7 +119,7 @@ TEST_CASE("a run with a loss of the program's own reports it, and resumes to the
   options.parallel.own_loss = squares;
   const RunSummary whole = tiny_run(options);
   CHECK(whole.test_loss < 0.1);  // that of cross-entropy would be above 1
-  CHECK(whole.top1 > 20);  // chance: 10
+  CHECK(whole.top1 > 20);        // chance: 10
   const TemporaryFolder temp;
   options.output_dir = temp.path();
   CHECK(run_until(options, 9).steps == 9);
