@@ -151,7 +151,8 @@ void set_defaults(const Choices& choices, dp::TrainerOptions& options, const dp:
   set("freeze", recipe.freeze);
   set("lr-factor", recipe.lr_factors);
   set("no-decay-norm-bias", recipe.no_decay_norm_bias);
-  if (!choices.contains("output-loss")) options.parallel.label_smoothing = recipe.label_smoothing;
+  if (!choices.contains("output-loss") && !choices.contains("own-loss"))
+    options.parallel.label_smoothing = recipe.label_smoothing;
 }
 
 // Applies the recipe's warm-up, unless the user chose another schedule or a warm-up.

@@ -60,7 +60,7 @@ dp::TrainerOptions trainer_options(const Command& command, const std::vector<dp:
   }
   options.parallel.devices = devices;
   options.parallel.process_group = group;
-  if (group == nullptr) options.metrics = dp::metrics::registry();
+  options.metrics = dp::metrics::registry();
   const bool configured = std::ranges::any_of(command.configured, [](const auto& o) { return o.name == "split"; });
   if (!configured && !command.given.contains("split")) drop_unfit_split(options);
   if (command.evaluate || command.print_plan || command.estimate_memory) options.measure_split = false;

@@ -20,6 +20,16 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kLongestLabel = 1 << 20;  // bytes of a file .cls or .json
 
+// Whether the text has this word, with no letter beside it.
+bool has_word(const std::string& text, const std::string& word) {
+  const auto is_letter = [&](std::size_t at) {
+    return at < text.size() && ((text[at] >= 'a' && text[at] <= 'z') || (text[at] >= 'A' && text[at] <= 'Z'));
+  };
+  for (std::size_t at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
+    if (!is_letter(at - 1) && !is_letter(at + word.size())) return true;
+  return false;
+}
+
 // Returns the tar files of a part, sorted: those in the folder of its name, or else those in `folder` with its name in
 // theirs.
 std::vector<std::string> shards_of(const fs::path& folder, std::initializer_list<const char*> parts) {
@@ -29,8 +39,14 @@ std::vector<std::string> shards_of(const fs::path& folder, std::initializer_list
     const auto add_from = [&](const fs::path& place, const std::string& within) {
       for (const auto& entry : fs::directory_iterator(place, error)) {
         const std::string name = entry.path().filename().string();
-        if (name.ends_with(".tar") && !name.starts_with('.') && name.find(within) != std::string::npos)
-          found.push_back(entry.path().string());
+        if (!name.ends_with(".tar") || name.starts_with('.')) continue;
+        if (!within.empty() && !has_word(name, within)) continue;
+        const bool trains = has_word(name, "train"), tests = has_word(name, "val") || has_word(name, "test");
+        if (!within.empty() && trains && tests)
+          throw Error(ErrorCode::data, entry.path().string() +
+                                           ": its name has the words of both parts; put the archives into train/ and "
+                                           "val/");
+        found.push_back(entry.path().string());
       }
     };
     add_from(folder / part, "");

@@ -125,7 +125,7 @@ std::vector<TarEntry> list_tar(const std::string& path) {
     const std::optional<std::uint64_t> stated = number_in(block, kSize, 12);
     const char kind = static_cast<char>(block[kKind]);
     const bool of_next = kind == 'x' || kind == 'L' || kind == 'g' || kind == 'K';
-    const bool has_contents = of_next || kind == '0' || kind == '\0' || kind == '7';
+    const bool is_file = kind == '0' || kind == '\0' || kind == '7', has_contents = kind < '1' || kind > '6';
     const std::uint64_t bytes = !has_contents ? 0 : ahead.bytes && !of_next ? *ahead.bytes : stated.value_or(~0ull);
     const std::uint64_t begin = at + kBlock;
     if (!stated || bytes > file.size() - begin) throw file.bad(at, "a file that ends behind the archive");
@@ -147,7 +147,7 @@ std::vector<TarEntry> list_tar(const std::string& path) {
       const std::string prefix = block[kMagic + 5] == 0 ? text_in(block, kPrefix, 155) : "";  // GNU's is no prefix
       if (!prefix.empty()) name = prefix + "/" + name;
     }
-    if (has_contents) entries.push_back({name, begin, bytes});
+    if (is_file) entries.push_back({name, begin, bytes});
     ahead = {};
   }
   return entries;

@@ -204,7 +204,8 @@ void check_targets(const Dataset& dataset, const LoaderOptions& options) {
   require(!dataset.has_targets(),
           "mixed images and weights of classes need class numbers, and the data set has targets");
   for (const double alpha : {targets.mixup_alpha, targets.cutmix_alpha})
-    require(alpha >= 0 && alpha <= 4, "the alpha of mixup or cutmix is " + std::to_string(alpha) + "; give 0 to 4");
+    require(alpha == 0 || (alpha >= 1e-3 && alpha <= 4),
+            "the alpha of mixup or cutmix is " + std::to_string(alpha) + "; give 0, or 0.001 to 4");
   require(!targets.mixes() || !options.resident,
           "device-resident images cannot be mixed; use batches with images, or set mixup_alpha and cutmix_alpha to 0");
   const auto& weights = targets.class_weights;
@@ -243,10 +244,12 @@ std::shared_ptr<const Dataset> checked(std::shared_ptr<const Dataset> dataset, c
   if (options.repeats < 1 || (options.balanced && options.repeats > 1))
     refuse("each sample is repeated " + std::to_string(options.repeats) +
            " times; give 1 or more, and 1 with classes that occur equally often");
+  if (options.repeats > 1 && !options.shuffle)
+    refuse("repeated samples need a random order: without it, an epoch always has the same few of them");
   if (options.balanced && (!options.shuffle || dataset->has_targets()))
     refuse("classes that occur equally often need class numbers and a random order");
-  if (options.resident && options.augment && (options.balanced || options.repeats > 1))
-    refuse("samples that occur again are augmented on the host; use batches with images");
+  if (options.resident && (options.balanced || options.repeats > 1))
+    refuse("samples that occur again need batches with images, not device-resident ones");
   if (const std::string option = only_on_host(dataset->augmentation());
       options.resident && options.augment && !option.empty())
     refuse(option + " does not work with a device-resident data set; use --images-on host");

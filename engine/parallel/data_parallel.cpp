@@ -124,8 +124,13 @@ void DataParallel::train_step(const Batch& batch, const Optimizer& optimizer) {
   engine::check(optimizer);
   check_batch(batch, s.setup, /*training=*/true);
   if (s.setup.options.own_loss) {
-    s.backward(s.own_loss(batch, /*training=*/true).grad);
-    s.update(optimizer);
+    try {
+      s.backward(s.own_loss(batch, /*training=*/true).grad);
+      s.update(optimizer);
+    } catch (...) {
+      s.team.pool.abort_flag()->store(true);  // the running statistics have this batch: they must not be saved
+      throw;
+    }
     return check_replicas(*this, s);
   }
   s.require_two_values(batch.size(), batch.global_size(), micro_batches);

@@ -61,7 +61,10 @@ Stats DataParallel::take_stats() {
 
 bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
   State& s = *state_;
-  if (s.setup.options.own_loss) return false;  // evaluate() copies the outputs to the host and keeps none
+  if (s.setup.options.own_loss) {
+    s.own_outputs = {.most = batches * rows};
+    return true;
+  }
   // The most rows that a replica gets of one batch. With weights, a batch that is slightly smaller than the largest one
   // can give a replica one row more.
   const auto most_of = [&](int rank) {
@@ -95,6 +98,19 @@ bool DataParallel::store_logits(std::int64_t batches, std::int64_t rows) {
 EvaluatedLogits DataParallel::take_logits() {
   State& s = *state_;
   EvaluatedLogits taken;
+  if (s.own_outputs) {
+    State::OwnOutputs own = std::exchange(*s.own_outputs, {.most = s.own_outputs->most});
+    if (own.samples.empty()) return taken;
+    const Shape shape = s.setup.model.output().prepended(static_cast<std::int64_t>(own.samples.size()));
+    taken.logits = Tensor(shape, s.setup.type());
+    std::memcpy(taken.logits.raw(), own.logits.data(), own.logits.size());
+    if (!own.targets.empty()) {
+      taken.targets = Tensor(shape);
+      std::memcpy(taken.targets.raw(), own.targets.data(), own.targets.size());
+    }
+    taken.samples = std::move(own.samples), taken.labels = std::move(own.labels);
+    return taken;
+  }
   std::vector<std::byte> targets;
   std::vector<std::int64_t> begins;
   for (const auto& worker : s.team.workers) {

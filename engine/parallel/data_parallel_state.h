@@ -71,6 +71,16 @@ struct DataParallel::State {
   Tensor forward_images;               // of the last forward() or predict(); backward() reads them
   Tensor logits;
   Stats own_stats;  // of own_loss()
+  // With an own loss, what evaluate() stores on the host after store_logits().
+  struct OwnOutputs {
+    std::int64_t most = 0;  // rows
+    std::vector<std::int64_t> samples{};
+    std::vector<std::int32_t> labels{};
+    std::vector<std::byte> logits{}, targets{};
+
+    void append(const Tensor& outputs, const Batch& batch);
+  };
+  std::optional<OwnOutputs> own_outputs{};
 };
 
 // `shape`: (images, ...). Error(usage) if the images do not have the model's input shape.

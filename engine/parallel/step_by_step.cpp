@@ -119,6 +119,22 @@ void count(const Tensor& outputs, const Tensor& labels, Stats& stats) {
 
 }  // namespace
 
+void DataParallel::State::OwnOutputs::append(const Tensor& outputs, const Batch& batch) {
+  const std::int64_t rows = batch.size();
+  if (static_cast<std::int64_t>(samples.size()) + rows > most) return;
+  const auto add = [](auto& to, const Tensor& tensor) {
+    const auto* const begin = static_cast<const std::byte*>(tensor.raw());
+    to.insert(to.end(), begin, begin + tensor.bytes());
+  };
+  add(logits, outputs);
+  for (std::int64_t row = 0; row < rows; ++row)
+    samples.push_back(batch.samples.empty() ? row : batch.samples.data<std::int64_t>()[row]);
+  if (!batch.targets.empty())
+    add(targets, batch.targets);
+  else
+    labels.insert(labels.end(), batch.labels.data<std::int32_t>(), batch.labels.data<std::int32_t>() + rows);
+}
+
 Loss DataParallel::State::own_loss(const Batch& batch, bool training) {
   const Tensor& gathered = forward_all(batch, training);
   const Tensor outputs = gathered.storage()->host_accessible() ? gathered : gathered.clone();
@@ -127,7 +143,8 @@ Loss DataParallel::State::own_loss(const Batch& batch, bool training) {
   if (!finite && setup.options.on_nonfinite == OnNonfinite::abort)
     throw Error(ErrorCode::nonfinite,
                 "the loss '" + setup.options.own_loss->name + "' is not finite in step " + std::to_string(team.step));
-  own_stats.has_labels = !batch.labels.empty() && (batch.targets.empty() || setup.options.soft_targets);
+  own_stats.has_labels = !batch.labels.empty() && batch.targets.empty();
+  if (!training && own_outputs) own_outputs->append(outputs, batch);
   if (finite || !training) {
     own_stats.loss_sum += loss.value * static_cast<double>(batch.size());
     count(outputs, batch.labels, own_stats);

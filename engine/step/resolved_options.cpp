@@ -214,7 +214,8 @@ ResolvedOptions resolved(DataParallelOptions o) {
       if (!holds) refuse(fmt::format("the loss '{}' of this program {}", o.own_loss->name, what));
     };
     require(o.own_loss->function != nullptr, "has no function");
-    require(!o.output_loss && o.label_smoothing == 0, "replaces --output-loss and --label-smoothing; remove them");
+    require(!o.output_loss && !o.soft_targets && o.label_smoothing == 0,
+            "replaces --output-loss, soft targets and --label-smoothing; remove them");
     require(!o.process_group, "requires one process (--engine dp)");
     require(o.pipeline.stages == 1 && o.grad_accum_steps == 1,
             "requires whole batches, without pipeline stages or "

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 
 #include "dp/error.h"
@@ -12,6 +14,7 @@
 #include "dp/process_group.h"
 #include "dp/trainer.h"
 #include "engine/base/loss_kind.h"
+#include "engine/train/record/records.h"
 
 namespace dp {
 namespace {
@@ -130,6 +133,26 @@ std::vector<Metric> metrics_of(const EvaluatedLogits& evaluated, const OutputLos
   return metrics;
 }
 
+void check_metric(const OwnMetric& metric) {
+  const auto refuse = [&](const char* why) {
+    throw Error(ErrorCode::usage, "metric '" + metric.name + "' cannot be added; " + why);
+  };
+  if (!metric.function) refuse("it has no function");
+  // Fields of summary.json, and of the lines of metrics.jsonl beside those of an evaluation.
+  static const std::set<std::string> kFields = [] {
+    std::set<std::string> fields{
+        "kind",     "lr",         "loss_scale",     "loading_share", "grad_norm", "skipped", "phases",
+        "pipeline", "bad_images", "bad_image_list", "layers",        "mae",       "rmse",    "r2",
+        "f1",       "map",        "images"};
+    const auto summary = nlohmann::json::parse(to_json(RunSummary()));
+    for (const auto& [name, value] : summary.items()) fields.insert(name);
+    const nlohmann::ordered_json evaluation = to_record(EvalReport());
+    for (const auto& [name, value] : evaluation.items()) fields.insert(name);
+    return fields;
+  }();
+  if (kFields.contains(metric.name)) refuse("records have a field of this name");
+}
+
 namespace metrics {
 namespace {
 
@@ -142,11 +165,7 @@ std::vector<OwnMetric>& entries() {
 
 const std::vector<OwnMetric>& registry() { return entries(); }
 void add(OwnMetric metric) {
-  for (const char* const field : {"kind", "epoch", "step", "loss", "top1", "top5", "seconds", "average", "best", "mae",
-                                  "rmse", "r2", "f1", "map"})
-    if (metric.name == field)
-      throw Error(ErrorCode::usage,
-                  "metric '" + metric.name + "' cannot be added; evaluations have a field of this name");
+  check_metric(metric);
   add_entry(entries(), std::move(metric), "metric");
 }
 

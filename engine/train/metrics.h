@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dp/data_parallel.h"
+#include "dp/trainer.h"
 
 namespace dp {
 
@@ -15,5 +16,8 @@ namespace dp {
 // of the whole evaluation; if the outputs of some are missing, there are no figures. `outputs`: of a sample.
 std::vector<Metric> metrics_of(const EvaluatedLogits& evaluated, const OutputLoss& loss, std::int64_t samples,
                                std::int64_t outputs, ProcessGroup* group);
+
+// Error(usage) unless it has a function, and a name that no field of a record has.
+void check_metric(const OwnMetric& metric);
 
 }  // namespace dp

@@ -1,4 +1,5 @@
 #include "engine/train/start.h"
+#include "engine/train/metrics.h"
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -414,13 +415,16 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
           "--patience counts evaluations, and --no-eval leaves them out; remove one of both");
   require(options.metrics.empty() || !options.parallel.process_group,
           "metrics of the program's own require one process (--engine dp)");
-  for (const OwnMetric& metric : options.metrics)
-    require(metric.function != nullptr, fmt::format("metric '{}' has no function", metric.name));
+  for (const OwnMetric& metric : options.metrics) check_metric(metric);
   require(options.augment || options.augmentation == Augmentation{},
           "--no-augment excludes the options of the augmentation; remove it, or these");
   engine::check(options.optimizer);
   require(std::ranges::is_sorted(options.schedule.milestones),
           "--lr-milestones: the epochs must be in ascending order");
+  require(options.schedule.kind != ScheduleKind::plateau || options.schedule.gamma < 1,
+          "--lr-scheduler plateau reduces the learning rate; set --lr-gamma below 1");
+  require(!options.parallel.own_loss || !parallel_options(options).soft_targets,
+          "--own-loss excludes --mixup-alpha, --cutmix-alpha and --class-weights, which are for cross-entropy");
   require(options.schedule.kind != ScheduleKind::plateau || options.eval_every > 0,
           "--lr-scheduler plateau follows the test loss, and --no-eval leaves evaluations out; remove one of both");
   require(options.schedule.kind != ScheduleKind::onecycle || options.schedule.warmup_epochs == 0,
@@ -475,8 +479,8 @@ std::string option_of_host(const Augmentation& augmentation, const TrainerOption
   if (options.mixup_alpha > 0) return "--mixup-alpha";
   if (options.cutmix_alpha > 0) return "--cutmix-alpha";
   if (options.parallel.own_loss) return "--own-loss";
-  if (options.balanced_sampling && options.augment) return "--balanced-sampling";
-  if (options.repeats > 1 && options.augment) return "--ra-reps";
+  if (options.balanced_sampling) return "--balanced-sampling";
+  if (options.repeats > 1) return "--ra-reps";
   return options.augment ? only_on_host(augmentation) : "";
 }
 

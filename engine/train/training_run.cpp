@@ -193,8 +193,7 @@ std::string TrainingRun::end() const {
   if (state_.epoch >= options_.epochs || out_of_steps()) return "complete";
   if (out_of_patience())
     return fmt::format("early: {} evaluation{} without a {} (--patience)", state_.since_best,
-                       state_.since_best == 1 ? "" : "s",
-                       options_.parallel.output_loss ? "lower loss" : "higher top-1");
+                       state_.since_best == 1 ? "" : "s", state_.best_loss ? "lower loss" : "higher top-1");
   return "early: requested by the program";
 }
 
@@ -310,7 +309,7 @@ void TrainingRun::report_epoch() {
   notices_.tell(fmt::format("training waited {:.0f} % of the time for data; raise --workers (now {}){}",
                             100 * epoch_.loading_share, options_.workers,
                             options_.images_on == ImagesOn::device || train_.dataset().varies() ||
-                                    (options_.augment && !only_on_host(train_.dataset().augmentation()).empty())
+                                    !option_of_host(train_.dataset().augmentation(), options_).empty()
                                 ? ""
                                 : ", or use --images-on device"));
 }

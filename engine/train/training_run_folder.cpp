@@ -76,7 +76,7 @@ void TrainingRun::begin() {
   state_.step = start.step, state_.skipped = start.skipped;
   state_.epoch = start.epoch, state_.batch_in_epoch = start.batch_in_epoch;
   state_.best_top1 = start.best_top1, state_.best_loss = start.best_loss, state_.since_best = start.since_best;
-  state_.plateau = start.plateau;
+  if (options_.schedule.kind == ScheduleKind::plateau) state_.plateau = start.plateau;
   writes_ = start.writes;
   if (!continued_from && folder_.has_checkpoints())
     throw Error(

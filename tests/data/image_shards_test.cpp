@@ -90,6 +90,21 @@ TEST_CASE("images of tar files have the classes beside them, and the same pixels
   CHECK(data.test->size() == 1);
 }
 
+TEST_CASE("the word for a part stands by itself in the name of an archive, and one name has one part") {
+  const std::string sample = member("0.jpg", image()) + member("0.cls", "cat") + kEnd;
+  TemporaryFolder folder;
+  write_text(folder / "retrieval-train-0.tar", sample);
+  write_text(folder / "latest_train_1.tar", sample);
+  CHECK_THAT(data_refusal([&] { dp::datasets::image_shards(folder.path(), 8); }),
+             Catch::Contains("no tar files of the part val"));
+  write_text(folder / "retrieval-val-0.tar", sample);
+  const dp::DatasetPair data = dp::datasets::image_shards(folder.path(), 8);
+  CHECK((data.train->size() == 2 && data.test->size() == 1));
+  write_text(folder / "train-or-test.tar", sample);
+  CHECK_THAT(data_refusal([&] { dp::datasets::image_shards(folder.path(), 8); }),
+             Catch::Contains("train-or-test.tar: its name has the words of both parts"));
+}
+
 TEST_CASE("shards may be in folders of their parts, and class numbers are sorted by value") {
   TemporaryFolder folder;
   std::filesystem::create_directories(folder / "train");
@@ -116,8 +131,8 @@ TEST_CASE("archives with long names in POSIX's and GNU's form are listed as tar 
   TemporaryFolder folder;
   write_text(folder / "x.tar", member("././@LongLink", name + std::string(1, '\0'), 'L') + member("short", "abc") +
                                    member("PaxHeader", record, 'x') + member("short2", "de") +
-                                   block_of("folder/", 0, '5') + block_of("link", 0, '2') + member("", "", 'g') +
-                                   member("last", "") + kEnd);
+                                   block_of("folder/", 0, '5') + block_of("link", 0, '2') +
+                                   member("sparse", "parts", 'S') + member("", "", 'g') + member("last", "") + kEnd);
   const auto entries = dp::list_tar(folder / "x.tar");
   REQUIRE(entries.size() == 3);
   CHECK((entries[0].name == name && entries[0].bytes == 3));

@@ -214,10 +214,12 @@ TEST_CASE("repeated or balanced samples are refused where they have no meaning")
   };
   refuse({.batch_size = 4, .repeats = 0}, "each sample is repeated 0 times");
   refuse({.batch_size = 4, .balanced = true, .repeats = 2}, "each sample is repeated 2 times");
+  refuse({.batch_size = 4, .shuffle = false, .repeats = 2}, "repeated samples need a random order");
   refuse({.batch_size = 4, .shuffle = false, .balanced = true}, "need class numbers and a random order");
   auto set = std::make_shared<dp::ImageSet>();
   set->images = dp::Tensor(dataset->image_shape().prepended(20), dp::DType::u8);
-  refuse({.batch_size = 4, .repeats = 2, .augment = true, .resident = set}, "are augmented on the host");
+  for (const bool augment : {false, true})
+    refuse({.batch_size = 4, .repeats = 2, .augment = augment, .resident = set}, "need batches with images");
   dataset->bad_label = 7;
   CHECK_THROWS_WITH(Loader(dataset, {.batch_size = 4, .balanced = true}).order(0),
                     Catch::Contains("sample 7 has label 10"));

@@ -44,7 +44,7 @@ std::vector<Mixed> batches(const std::shared_ptr<const Dataset>& dataset, const 
 }  // namespace
 
 TEST_CASE("the part of an image that stays follows a Beta distribution") {
-  for (const double alpha : {0.2, 1.0, 3.0}) {
+  for (const double alpha : {0.001, 0.2, 1.0, 3.0}) {
     Random random(5, RandomUse::mix);
     constexpr int kDraws = 20000;
     double sum = 0, squares = 0, fourth = 0;
@@ -202,8 +202,9 @@ TEST_CASE("wrong options of targets are refused") {
     options.targets = targets;
     CHECK_THROWS_WITH(Loader(dataset, options), Catch::Contains(text));
   };
-  refuse({.mixup_alpha = 5}, "the alpha of mixup or cutmix is 5.000000; give 0 to 4");
-  refuse({.mixup_alpha = 1, .cutmix_alpha = -1}, "the alpha of mixup or cutmix is -1.000000; give 0 to 4");
+  refuse({.mixup_alpha = 5}, "the alpha of mixup or cutmix is 5.000000; give 0, or 0.001 to 4");
+  refuse({.mixup_alpha = 1, .cutmix_alpha = -1}, "the alpha of mixup or cutmix is -1.000000; give 0, or 0.001 to 4");
+  refuse({.mixup_alpha = 1e-9}, "give 0, or 0.001 to 4");  // would draw without end
   refuse({.class_weights = {1, 2}}, "2 weights of classes do not fit the");
   refuse({.class_weights = std::vector<float>(static_cast<std::size_t>(dataset->classes()), -1)},
          "the weights of classes must be at least 0");

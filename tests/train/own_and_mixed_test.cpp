@@ -120,6 +120,17 @@ TEST_CASE("a run with a loss of the program's own reports it, and resumes to the
   const RunSummary whole = tiny_run(options);
   CHECK(whole.test_loss < 0.1);  // that of cross-entropy would be above 1
   CHECK(whole.top1 > 20);        // chance: 10
+  TrainerOptions measured = options;
+  measured.epochs = 1;
+  measured.metrics = {{"evaluated", [](const EvaluatedLogits& all) {
+                         return all.logits.shape()[0] == 130 && all.labels.size() == 130
+                                    ? static_cast<double>(std::ranges::max(all.samples))
+                                    : -1.0;
+                       }}};
+  CHECK(tiny_run(measured).metrics.at(0).value == 129);
+  measured.class_weights.assign(10, 1);
+  expect_error(ErrorCode::usage, {"--own-loss excludes --mixup-alpha, --cutmix-alpha and --class-weights"},
+               [&] { Trainer(tiny_model(), tiny_digits(), measured); });
   const TemporaryFolder temp;
   options.output_dir = temp.path();
   CHECK(run_until(options, 9).steps == 9);
@@ -166,12 +177,17 @@ TEST_CASE("metrics of the program's own are computed from the outputs of each ev
 TEST_CASE("a metric must have a function and a name of its own") {
   TrainerOptions options = tiny_options();
   options.metrics = {{"empty", {}}};
-  expect_error(ErrorCode::usage, {"metric 'empty' has no function"},
+  expect_error(ErrorCode::usage, {"metric 'empty' cannot be added; it has no function"},
                [&] { Trainer(tiny_model(), tiny_digits(), options); });
   const auto zero = [](const EvaluatedLogits&) { return 0.0; };
-  expect_error(ErrorCode::usage, {"metric 'loss' cannot be added; evaluations have a field of this name"}, [&] {
-    metrics::add({"loss", zero});
-  });
+  for (const char* taken : {"loss", "train_loss", "devices", "grad_norm", "end", "map"})
+    expect_error(ErrorCode::usage,
+                 {std::string("metric '") + taken + "' cannot be added; records have a field of this name"}, [&] {
+                   metrics::add({taken, zero});
+                 });
+  options.metrics = {{"top1", zero}};
+  expect_error(ErrorCode::usage, {"metric 'top1' cannot be added"},
+               [&] { Trainer(tiny_model(), tiny_digits(), options); });
   metrics::add({"zero", zero});
   expect_error(ErrorCode::usage, {"metric 'zero' exists already"}, [&] { metrics::add({"zero", zero}); });
   CHECK(metrics::registry().size() == 1);

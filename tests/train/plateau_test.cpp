@@ -52,8 +52,25 @@ TEST_CASE("the learning rate falls when the test loss does not, and a resumed ru
   CHECK(continued == std::vector(whole.begin() + 4, whole.end()));
 }
 
-TEST_CASE("a plateau needs evaluations") {
+TEST_CASE("a run that is resumed with another schedule has its rate, whatever the plateau had reduced") {
+  const TemporaryFolder temp;
+  TrainerOptions options = on_plateau(1e-7f, temp.path());
+  options.epochs = 4;
+  CHECK(rates(options).back() < 1e-7);
+  options.epochs = 5;
+  options.resume = "auto";
+  options.schedule = {.kind = ScheduleKind::constant};
+  const std::vector<double> rest = rates(options);
+  REQUIRE(rest.size() == 1);
+  CHECK(rest.front() == Approx(1e-7).epsilon(1e-6));
+}
+
+TEST_CASE("a plateau needs evaluations, and a factor below 1") {
   TrainerOptions options = on_plateau(0.1f);
+  options.schedule.gamma = 1;
+  expect_error(ErrorCode::usage, {"--lr-scheduler plateau reduces the learning rate; set --lr-gamma below 1"},
+               [&] { Trainer(tiny_model(), tiny_digits(), options); });
+  options.schedule.gamma = 0.5;
   options.eval_every = 0;
   expect_error(ErrorCode::usage, {"--lr-scheduler plateau follows the test loss"},
                [&] { Trainer(tiny_model(), tiny_digits(), options); });

@@ -60,8 +60,8 @@ class DataParallel {
   void train_step(const Batch& batch, const Optimizer& optimizer);
   void evaluate(const Batch& batch);  // adds the loss and accuracies of an evaluation-mode forward to the statistics
   // From now on evaluate() also stores the logits on the devices: of at most `batches` batches, each of at most `rows`
-  // rows of this process. Allocates the memory for them. Returns false if a device lacks it, and with own_loss:
-  // then nothing is stored.
+  // rows of this process. Allocates the memory for them. Returns false if a device lacks it: then nothing
+  // is stored. With own_loss they are stored on the host.
   bool store_logits(std::int64_t batches, std::int64_t rows);
   // Waits for the devices. Returns what this process has stored since the last call, in no particular order.
   EvaluatedLogits take_logits();

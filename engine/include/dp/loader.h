@@ -40,8 +40,8 @@ struct Batch {
 // Targets that a loader makes from class numbers, for DataParallelOptions::soft_targets.
 struct TargetOptions {
   // torchvision's MixUp and CutMix: image i of a batch is mixed with image B-1-i. The part that an image keeps is drawn
-  // for each batch from Beta(alpha, alpha), keyed by (seed, epoch, batch). 0: off, at most 4. With both, each batch
-  // uses one of them. Ranks mix the images of their own parts.
+  // for each batch from Beta(alpha, alpha), keyed by (seed, epoch, batch). 0: off; else 0.001 to 4. With both, each
+  // batch uses one of them. Ranks mix the images of their own parts.
   double mixup_alpha = 0, cutmix_alpha = 0;
   // Factors of the loss of each class, at least 0; empty: all 1. As torch.nn.CrossEntropyLoss(weight=...): without
   // mixing, the mean over the global batch is weighted.
@@ -60,6 +60,7 @@ struct LoaderOptions {
   // other augmentation. Its length stays that of the data set.
   bool balanced = false;
   // Each sample of an epoch occurs so often in succession, with other augmentation; the epoch then has fewer samples.
+  // This and `balanced` require `shuffle`, and batches with images.
   int repeats = 1;
   bool augment = false;  // as the dataset defines, keyed by (seed, epoch, sample)
   bool drop_last = false;
@@ -101,7 +102,7 @@ class Loader {
   std::vector<std::int64_t> batch_sizes() const;  // the sizes that occur, of this rank's parts
   const Dataset& dataset() const;
   DeviceImages resident() const;  // of the batches, without the epoch
-  // Sample indices in the order of `epoch`.
+  // Samples in the order of `epoch`, as in Batch::samples.
   std::vector<std::int64_t> order(std::int64_t epoch) const;
 
   // Starts `epoch` and iterates over its batches: `for (const Batch& batch : loader.epoch(3))`.

@@ -127,7 +127,7 @@ struct EvalReport {
   double seconds = 0;
   bool average = false;  // evaluated the moving average instead of the weights
   bool alone = false;    // by Trainer::evaluate(), not within a training run
-  bool best = false;     // highest top-1 so far; with targets: lowest loss; with a moving average: its top-1 or loss
+  bool best = false;     // highest top-1 so far; without accuracies: lowest loss; with a moving average: its figures
   std::vector<Metric> metrics{};  // of data sets with targets: mae, rmse, r2, or f1, map; then the program's own
 };
 
