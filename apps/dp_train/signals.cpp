@@ -3,10 +3,13 @@
 #include <dp/error.h>
 #include <dp/stop_signals.h>
 #include <poll.h>
+#include <sys/signalfd.h>
 #include <unistd.h>
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -19,20 +22,19 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kUntilLeaving = std::chrono::seconds(1);  // time for a run to stop by itself
-constexpr timespec kTick{0, 50'000'000};
-constexpr int kSameSignal = 20;  // ticks: one second
+constexpr int kTick = 50;                                // milliseconds
+constexpr int kSameSignal = 20;                          // ticks: one second
 
 Signals signals;
 std::string stopping, stopping_later;  // what the first signal prints
-std::atomic<int> ticks{0};             // counted by watch() since the first signal
-static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
 
 void print(std::string_view text, int to = STDERR_FILENO) {
   [[maybe_unused]] const auto written = ::write(to, text.data(), text.size());
 }
 
-bool from_launcher(const siginfo_t& info) {
-  return signals.forwarded.load() && info.si_code <= 0 && info.si_pid == ::getppid();  // <= 0: a process sent it
+bool from_launcher(const signalfd_siginfo& info) {
+  const bool by_process = info.ssi_code <= 0;
+  return signals.forwarded.load() && by_process && static_cast<pid_t>(info.ssi_pid) == ::getppid();
 }
 
 // A closing session may send SIGTERM and SIGHUP together.
@@ -41,14 +43,7 @@ bool same_request(int first, int second) {
   return first == second || (ends_session(first) && ends_session(second));
 }
 
-// Runs only on the thread of watch(), never nested.
-void on_signal(int number, siginfo_t* info, void*) {
-  const int first = signals.received.load();
-  if (first != 0) {
-    if (from_launcher(*info) || (same_request(first, number) && ticks.load() < kSameSignal)) return;
-    ::_exit(128 + number);
-  }
-  signals.received.store(number);
+void announce() {
   if (!signals.announces.load()) return;
   // On a terminal the progress line is open, and the terminal shows ^C in it.
   const int terminal = ::isatty(STDERR_FILENO) == 1 ? STDERR_FILENO : STDOUT_FILENO;  // a rank's stderr is a pipe
@@ -71,17 +66,27 @@ sigset_t handled() {
   return set;
 }
 
-// The signals are blocked except during sigsuspend() and ppoll().
-[[noreturn]] void watch() {
-  sigset_t open;
-  ::pthread_sigmask(SIG_SETMASK, nullptr, &open);
-  for (const int number : dp::kStopSignals) ::sigdelset(&open, number);
-  while (signals.received.load() == 0) ::sigsuspend(&open);
+// `arrivals`: a signalfd. read() takes a signal from the pending ones, so the first signal is stored before: at no time
+// does received_signal() miss it.
+[[noreturn]] void watch(int arrivals) {
+  pollfd arrival{arrivals, POLLIN, 0};
+  while (::poll(&arrival, 1, -1) != 1) continue;
+  const int first = received_signal();
+  signals.received.store(first);
+  announce();
+  int ticks = 0;
   for (auto leave_at = Clock::now() + kUntilLeaving; Clock::now() < leave_at;) {
-    if (::ppoll(nullptr, 0, &kTick, &open) == 0) ++ticks;
+    signalfd_siginfo info;
+    if (::poll(&arrival, 1, kTick) == 0) {
+      ++ticks;
+    } else if (::read(arrivals, &info, sizeof info) == sizeof info) {
+      const int number = static_cast<int>(info.ssi_signo);
+      const bool repeated = same_request(first, number) && ticks < kSameSignal;  // or the first one itself
+      if (!repeated && !from_launcher(info)) ::_exit(128 + number);
+    }
     if (signals.unsaved.load()) leave_at = Clock::now() + kUntilLeaving;
   }
-  leave(128 + signals.received.load());
+  leave(128 + first);
 }
 
 }  // namespace
@@ -99,16 +104,16 @@ int received_signal() {
 Signals& handle_signals() {
   stopping = program().name + ": stopping\n";
   stopping_later = program().name + ": stopping after a checkpoint is written; a second signal exits at once\n";
-  struct sigaction action {};
-  action.sa_sigaction = on_signal;
-  action.sa_flags = SA_RESTART | SA_SIGINFO;
-  action.sa_mask = handled();
-  for (const int number : dp::kStopSignals)
-    if (::sigismember(&action.sa_mask, number) == 1) ::sigaction(number, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);
-  ::pthread_sigmask(SIG_BLOCK, &action.sa_mask, nullptr);
+  const sigset_t ours = handled();
+  ::pthread_sigmask(SIG_BLOCK, &ours, nullptr);
+  for (const int number : dp::kStopSignals)
+    if (::sigismember(&ours, number) == 1) std::signal(number, SIG_DFL);  // an ignored signal would not arrive
+  const int arrivals = ::signalfd(-1, &ours, SFD_CLOEXEC);
+  if (arrivals < 0)
+    throw dp::Error(dp::ErrorCode::device, std::string("cannot wait for signals: ") + std::strerror(errno));
   try {
-    std::thread(watch).detach();
+    std::thread(watch, arrivals).detach();
   } catch (const std::system_error& error) {
     throw dp::Error(dp::ErrorCode::device,
                     "the signal thread could not be started (" + error.code().message() + "); raise ulimit -u and -v");

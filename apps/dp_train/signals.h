@@ -27,7 +27,7 @@ struct Signals {
 // pointer into its workspace, and the frame of a signal handler would overwrite that.
 Signals& handle_signals();
 
-// Returns the number of the first signal, or 0. Includes a pending signal that the signal thread has not handled yet.
+// Returns the number of the first signal, or 0. Includes a pending one that the signal thread has not seen yet.
 // Call it on a thread that blocks the signals.
 int received_signal();
 

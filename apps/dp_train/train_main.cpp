@@ -1,7 +1,6 @@
 // dp::train_main(): the whole of dp_train.
 #include <dp/dp.h>
 #include <dp/train_main.h>
-#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -226,16 +225,15 @@ int fail_rank(const std::shared_ptr<dp::ProcessGroup>& group, const dp::Error& e
 
 int guarded(int argc, char* const* argv) {
   std::shared_ptr<dp::ProcessGroup> group;
-  const std::atomic<int>* received = nullptr;
   try {
     Signals& signals = handle_signals();
-    received = &signals.received;
     const auto command = parse_command(argc, argv);
     return command ? run(*command, argv, group, signals) : code_of();
   } catch (const dp::Error& error) {
     const int code = fail_rank(group, error);
     const bool stalled = code == static_cast<int>(dp::ErrorCode::timeout);  // the step that a signal waited for
-    return stalled && received != nullptr && received->load() != 0 ? 128 + received->load() : code;
+    const int number = received_signal();
+    return stalled && number != 0 ? 128 + number : code;
   } catch (const std::bad_alloc&) {
     return fail_rank(group,
                      dp::Error(dp::ErrorCode::device,

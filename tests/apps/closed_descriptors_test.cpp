@@ -9,8 +9,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "apps/children.h"
 #include "apps/idx_files.h"
+#include "apps/processes.h"
 #include "apps/run_program.h"
 #include "dp/checkpoint.h"
 #include "support/catch.h"

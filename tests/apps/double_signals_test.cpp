@@ -8,8 +8,8 @@
 #include <random>
 #include <thread>
 
-#include "apps/children.h"
 #include "apps/idx_files.h"
+#include "apps/processes.h"
 #include "apps/run_program.h"
 #include "dp/checkpoint.h"
 #include "support/catch.h"
@@ -44,9 +44,8 @@ bool is_in(const std::string& set, pid_t process, int number) {
 
 // Whether a process exists that has not ended.
 bool runs(pid_t process) {
-  const std::string text = read_text("/proc/" + std::to_string(process) + "/stat");  // "... (name) state parent"
-  const std::size_t name = text.rfind(')');
-  return name != std::string::npos && text.size() > name + 2 && text[name + 2] != 'Z' && text[name + 2] != 'X';
+  const char state = state_of(process);
+  return state != '-' && state != 'Z' && state != 'X';
 }
 
 // Returns false if the sender was so slow that the second signal counts as a second request, or comes after a rank has

@@ -1,5 +1,8 @@
 // The parts of dp_train between the command line and the trainer: images, processes, the run folder.
 #include <fmt/format.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <ctime>
 #include <filesystem>
@@ -11,6 +14,7 @@
 #include "dp/dp.h"
 #include "dp_train/devices.h"
 #include "dp_train/images.h"
+#include "dp_train/signals.h"
 #include "dp_train/trainer_options.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
@@ -208,6 +212,26 @@ TEST_CASE("if the folder cannot be created under runs/, the error names --output
   check_bad_input({kRunFolder, 7, {"cannot create the run folder 'runs/", "_mlp'", "; choose one with --output-dir"}},
                   temp.path());
   CHECK(read_text(temp / "runs") == "a file");
+}
+
+// A run decides by it whether an error is one of its own or follows from the signal.
+TEST_CASE("a signal is known from its arrival on, whenever the signal thread runs") {
+  for (int attempt = 0; attempt < 100; ++attempt) {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      dp_train::Signals& signals = dp_train::handle_signals();
+      signals.announces.store(false);
+      ::kill(::getpid(), SIGTERM);
+      while (signals.received.load() == 0)
+        if (dp_train::received_signal() != SIGTERM) ::_exit(1);
+      ::_exit(dp_train::received_signal());
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    REQUIRE(WIFEXITED(status));
+    REQUIRE(WEXITSTATUS(status) == SIGTERM);
+  }
 }
 
 TEST_CASE("only rank 0 makes the run's folder") {

@@ -15,8 +15,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "apps/children.h"
 #include "apps/idx_files.h"
+#include "apps/processes.h"
 #include "support/catch.h"
 #include "support/patience.h"
 #include "support/temporary_folder.h"

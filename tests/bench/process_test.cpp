@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "apps/children.h"
+#include "apps/processes.h"
 #include "apps/run_program.h"
 #include "bench/run_bench.h"
 #include "support/catch.h"

@@ -7,10 +7,27 @@
 
 #include "dp/checkpoint.h"
 
+#include "apps/processes.h"
 #include "process_group/rank_programs.h"
 #include "support/temporary_folder.h"
 
 using namespace dp::test;
+
+namespace {
+
+// Kills a rank and waits for its end while the launcher stands still. Three seconds after a rank has failed the launcher
+// kills all ranks, and would take this one for one of them.
+void kill_beside_stopped(pid_t launcher, pid_t rank) {
+  ::kill(launcher, SIGSTOP);
+  CHECK(becomes([&] { return state_of(launcher) == 'T'; }));
+  ::kill(rank, SIGKILL);
+  const std::filesystem::path threads = "/proc/" + std::to_string(rank) + "/task";
+  CHECK(becomes(
+      [&] { return state_of(rank) == 'Z' && std::distance(std::filesystem::directory_iterator(threads), {}) == 1; }));
+  ::kill(launcher, SIGCONT);
+}
+
+}  // namespace
 
 TEST_CASE("a rank killed at twenty random moments ends all ranks, and the other engine resumes the run") {
   const TemporaryFolder folder;
@@ -53,7 +70,7 @@ TEST_CASE("a rank killed at twenty random moments ends all ranks, and the other 
     if (all.empty()) {
       ::kill(program.id(), SIGKILL);
     } else {
-      ::kill(all[random() % all.size()], SIGKILL);
+      kill_beside_stopped(program.id(), all[random() % all.size()]);
       ++killed;
     }
     const auto begin = std::chrono::steady_clock::now();

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "apps/children.h"
+#include "apps/processes.h"
 #include "dp/launch.h"
 #include "engine/process_group/connection.h"
 #include "support/catch.h"

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 
-#include "apps/children.h"
+#include "apps/processes.h"
 #include "dp/checkpoint.h"
 #include "process_group/group_ranks.h"
 #include "process_group/rank_programs.h"

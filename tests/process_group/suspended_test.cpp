@@ -5,6 +5,7 @@
 #include <chrono>
 #include <regex>
 
+#include "apps/processes.h"
 #include "process_group/rank_programs.h"
 #include "support/temporary_folder.h"
 
@@ -53,13 +54,6 @@ struct Run {
     return -1;
   }
 };
-
-char state_of(pid_t id) {
-  std::ifstream file("/proc/" + std::to_string(id) + "/stat");
-  std::string text;
-  std::getline(file, text);
-  return text.empty() ? '-' : text.at(text.rfind(')') + 2);
-}
 
 bool all_stopped(const std::vector<pid_t>& processes) {
   return std::all_of(processes.begin(), processes.end(), [](pid_t id) { return state_of(id) == 'T'; });

@@ -1,4 +1,4 @@
-// The child processes of a process.
+// What /proc tells of processes.
 #pragma once
 
 #include <sys/types.h>
@@ -11,6 +11,13 @@
 #include "support/temporary_folder.h"
 
 namespace dp::test {
+
+// The letter of a process's state: R runs, S sleeps, T is stopped, Z has ended; '-' if there is none.
+inline char state_of(pid_t process) {
+  const std::string text = read_text("/proc/" + std::to_string(process) + "/stat");  // "... (name) state parent"
+  const std::size_t name = text.rfind(')');
+  return name == std::string::npos || text.size() <= name + 2 ? '-' : text[name + 2];
+}
 
 inline std::vector<pid_t> children_of(pid_t parent) {
   std::vector<pid_t> found;
