@@ -255,8 +255,7 @@ TEST_CASE("pipeline: the stages are described in one line") {
   CHECK(DataParallel(residual_net(), on_cpus(1)).describe_pipeline().empty());
 }
 
-// The model of costs has no fixed cost of a call, so it gives the many small layers no time. Measured, they take longer
-// than the large one.
+// The model of costs has no fixed cost of a call, so it gives the many small layers no time.
 Model many_small_layers() {
   return models::mlp({.hidden = {64, 64, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4, 4}});
 }
@@ -280,12 +279,6 @@ TEST_CASE("pipeline: measured times choose the cut") {
   DataParallelOptions options = pipelined(on_cpus(1), {1, 2, 3}, one_f_one_b);
   options.pipeline.measured = true;
   CHECK(cut_of(options) == "fc12");
-}
-
-TEST_CASE("pipeline: measured times choose another cut than modelled ones", "[speed]") {
-  DataParallelOptions options = pipelined(on_cpus(1), {1, 2, 3}, one_f_one_b);
-  options.pipeline.measured = true;
-  CHECK(std::stoi(cut_of(options).substr(2)) > 5);  // fc2 or fc3 by the model
 }
 
 TEST_CASE("pipeline: a failure in any phase of any stage names replica, stage and micro-batch, and ends all") {
