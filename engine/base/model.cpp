@@ -424,4 +424,19 @@ ModelBuilder::Node ModelBuilder::flatten(Node x) {
   return append("", Flatten{}, {x.index}, Shape{shape_of(x, "flatten").numel()});
 }
 
+ModelBuilder::Node ModelBuilder::reshape(Node x, std::vector<std::int64_t> sizes) {
+  const Shape in = shape_of(x, "reshape");
+  const auto open = std::ranges::find(sizes, -1);
+  const bool follows = open != sizes.end();
+  if (follows) *open = 1;
+  for (const std::int64_t size : sizes)
+    if (size < 1) fail("reshape", "sizes must be positive, except for one that may be -1");
+  if (follows) *open = std::max<std::int64_t>(in.numel() / Shape(sizes).numel(), 1);
+  const Shape to(sizes);
+  if ((to.rank() != 1 && to.rank() != 3) || to.numel() != in.numel())
+    fail("reshape", "requires (C, H, W) or (features) with the " + std::to_string(in.numel()) + " values of " +
+                        to_string(in) + ", not " + to_string(to));
+  return to.rank() == 1 ? flatten(x) : append("", Reshape{}, {x.index}, to);
+}
+
 }  // namespace dp

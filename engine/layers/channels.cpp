@@ -161,6 +161,18 @@ void backward_prelu(Planner& plan, const Node& node, const NodeGradient& dy, con
   plan.gradients.give(node.inputs[0], dx, true);
 }
 
+// Row-major tensors of one size have equal memory, so that nothing is computed: as() reorders other layouts.
+void forward_reshape(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
+  const Shape to = node.output.prepended(plan.options.batch);
+  result.x = x;
+  result.y = plan.as(plan.forward, node.name, x, {to, x.desc.type, plan.context.plain_layout(to, x.desc.type)});
+}
+
+void backward_reshape(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result) {
+  plan.gradients.give(node.inputs[0], plan.as(plan.backward, node.name + " backward", dy.value, result.x.desc),
+                      dy.owned);
+}
+
 void forward_softmax(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result) {
   read_operands(plan, node, x, result);
   plan.add(plan.forward, node.name, "", plan.make(SoftmaxForward{result.x.desc}),

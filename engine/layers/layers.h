@@ -25,6 +25,7 @@ void forward_channel_shuffle(Planner& plan, const Node& node, const PlanValue& x
 void forward_relu(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_activation(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_prelu(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
+void forward_reshape(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_softmax(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_dropout(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
 void forward_drop_channels(Planner& plan, const Node& node, const PlanValue& x, NodeResult& result);
@@ -45,6 +46,7 @@ void backward_slice(Planner& plan, const Node& node, const NodeGradient& dy, con
 void backward_channel_shuffle(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_activation(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_prelu(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
+void backward_reshape(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_softmax(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_dropout(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);
 void backward_drop_channels(Planner& plan, const Node& node, const NodeGradient& dy, const NodeResult& result);

@@ -239,6 +239,10 @@ class Fuser : Layers {
     node.kind = NodeKind::softmax;
     take(node, i, "softmax");
   }
+  void fill(Node& node, const Reshape&, std::size_t i) {
+    node.kind = NodeKind::reshape;
+    take(node, i, "reshape");
+  }
   void fill(Node& node, const Dropout& dropout, std::size_t i) {
     node.kind = dropout.unit == Dropout::Unit::element ? NodeKind::dropout : NodeKind::drop_channels;
     node.whole_samples = dropout.unit == Dropout::Unit::sample;

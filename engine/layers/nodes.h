@@ -25,6 +25,7 @@ enum class NodeKind {
   concat,
   slice,
   channel_shuffle,
+  reshape,
   max_pool,
   avg_pool,
   resample,

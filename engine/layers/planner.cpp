@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <stdexcept>
 
 namespace dp::engine {
 
@@ -88,6 +89,7 @@ PlanValue PlanDraft::new_doubles(std::int64_t count) {
 }
 
 PlanValue PlanDraft::new_value(const TensorDesc& resolved) {
+  if (resolved.layout.any()) throw std::logic_error("memory for a tensor whose layout no op has chosen");
   buffers.push_back({resolved.layout.bytes, steps_so_far, steps_so_far});
   return {{Space::activation, buffers.size() - 1}, resolved};
 }

@@ -33,6 +33,7 @@ void forward_node(Planner& plan, const Node& node, NodeResult& result) {
     case NodeKind::relu: return forward_relu(plan, node, x, result);
     case NodeKind::activation: return forward_activation(plan, node, x, result);
     case NodeKind::prelu: return forward_prelu(plan, node, x, result);
+    case NodeKind::reshape: return forward_reshape(plan, node, x, result);
     case NodeKind::softmax: return forward_softmax(plan, node, x, result);
     case NodeKind::dropout: return forward_dropout(plan, node, x, result);
     case NodeKind::drop_channels: return forward_drop_channels(plan, node, x, result);
@@ -60,6 +61,7 @@ void backward_node(Planner& plan, const Node& node, const NodeResult& result, st
     case NodeKind::channel_shuffle: return backward_channel_shuffle(plan, node, dy, result);
     case NodeKind::activation: return backward_activation(plan, node, dy, result);
     case NodeKind::prelu: return backward_prelu(plan, node, dy, result);
+    case NodeKind::reshape: return backward_reshape(plan, node, dy, result);
     case NodeKind::softmax: return backward_softmax(plan, node, dy, result);
     case NodeKind::dropout: return backward_dropout(plan, node, dy, result);
     case NodeKind::drop_channels: return backward_drop_channels(plan, node, dy, result);

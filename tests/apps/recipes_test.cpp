@@ -34,6 +34,7 @@ struct Describe {
   std::string operator()(const Multiply&) const { return "multiply"; }
   std::string operator()(const Concat&) const { return "concat"; }
   std::string operator()(const Slice& s) const { return fmt::format("slice {} from {}", s.count, s.first); }
+  std::string operator()(const Reshape&) const { return "reshape"; }
   std::string operator()(const ChannelShuffle& s) const { return fmt::format("shuffle {}", s.groups); }
   std::string operator()(const Linear& l) const {
     return fmt::format("linear {}{}", l.out_features, l.bias ? ", bias" : "");

@@ -230,6 +230,28 @@ TEST_CASE("layers on the pixels have PyTorch's parameters, and others are reject
   CHECK(refused(shuffle(1), {7}) == "layer 'channel_shuffle': requires an input of (C, H, W), not (7,)");
 }
 
+TEST_CASE("a reshape keeps the number of values, and one size may follow from the others") {
+  const auto reshaped = [](const std::vector<std::int64_t>& sizes, const Shape& input = {4, 5, 6}) {
+    ModelBuilder m("reshaped", input);
+    return m.build(m.reshape(m.input(), sizes)).output();
+  };
+  CHECK(reshaped({8, 5, 3}) == Shape{8, 5, 3});
+  CHECK(reshaped({2, -1, 4}) == Shape{2, 15, 4});
+  CHECK(reshaped({-1}) == Shape{120});
+  CHECK(reshaped({120}) == Shape{120});
+  CHECK(reshaped({3, -1, 1}, {6}) == Shape{3, 2, 1});
+  const auto refused = [](const std::vector<std::int64_t>& sizes) {
+    return refusal([&](ModelBuilder& b) { b.reshape(b.input(), sizes); }, {4, 5, 6});
+  };
+  const std::string wanted = "layer 'reshape': requires (C, H, W) or (features) with the 120 values of (4, 5, 6), not ";
+  CHECK(refused({4, 5, 7}) == wanted + "(4, 5, 7)");
+  CHECK(refused({12, 10}) == wanted + "(12, 10)");
+  CHECK(refused({-1, 7, 1}) == wanted + "(17, 7, 1)");
+  CHECK(refused({-1, 200, 1}) == wanted + "(1, 200, 1)");
+  for (const std::vector<std::int64_t>& sizes : {std::vector<std::int64_t>{-1, -1, 4}, {0, 5, 6}, {-2, 5, 6}})
+    CHECK(refused(sizes) == "layer 'reshape': sizes must be positive, except for one that may be -1");
+}
+
 TEST_CASE("products, concatenations and slices have the shapes of PyTorch's, and others are rejected") {
   const auto shape_of = [](const auto& append) {
     ModelBuilder m("channels", Shape{4, 5, 9});

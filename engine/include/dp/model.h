@@ -152,11 +152,12 @@ struct Dropout {
   enum class Unit { element, channel, sample } unit = Unit::element;
 };
 struct Flatten {};  // (C,H,W) -> (C*H*W), in C,H,W order for every memory layout
+struct Reshape {};  // to another (C,H,W), in C,H,W order
 struct Input {};
 
 using LayerKind = std::variant<Input, Conv2d, ConvTranspose2d, BatchNorm2d, GroupNorm, LayerNorm, Add, Multiply, Concat,
                                Slice, ChannelShuffle, Linear, Relu, Activation, PRelu, Softmax, MaxPool2d, AvgPool2d,
-                               AdaptiveAvgPool2d, Upsample, ZeroPad2d, Dropout, Flatten>;
+                               AdaptiveAvgPool2d, Upsample, ZeroPad2d, Dropout, Flatten, Reshape>;
 
 struct Layer {
   std::string name;  // PyTorch's module path, "layer1.0.conv1"
@@ -266,6 +267,8 @@ class ModelBuilder : public GraphBuilder {
   Node dropout2d(const std::string& name, Node x, float p);         // whole channels
   Node stochastic_depth(const std::string& name, Node x, float p);  // whole samples, as torchvision's mode "row"
   Node flatten(Node x);
+  // As torch.reshape of each sample, to (C,H,W) or (features). One size may be -1: it follows from the others.
+  Node reshape(Node x, std::vector<std::int64_t> sizes);
 };
 
 }  // namespace dp

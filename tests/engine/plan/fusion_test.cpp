@@ -19,10 +19,10 @@ std::string text_of(const kernels::Window& window) {
 
 // "conv1+relu: conv -1, (2, 8, 8) to (3, 4, 4), relu, window 3,2,1, weight 0, bias 1, layer 1"
 std::string text_of(const Node& node) {
-  static constexpr const char* kKinds[] = {"conv",     "conv_transpose", "linear",   "norm",         "group_norm",
-                                           "add",      "multiply",       "concat",   "slice",        "channel_shuffle",
-                                           "max_pool", "avg_pool",       "resample", "relu",         "activation",
-                                           "prelu",    "softmax",        "dropout",  "drop_channels"};
+  static constexpr const char* kKinds[] = {"conv",       "conv_transpose", "linear",   "norm",     "group_norm",
+                                           "add",        "multiply",       "concat",   "slice",    "channel_shuffle",
+                                           "reshape",    "max_pool",       "avg_pool", "resample", "relu",
+                                           "activation", "prelu",          "softmax",  "dropout",  "drop_channels"};
   std::string text = node.name + ": " + kKinds[static_cast<std::size_t>(node.kind)];
   for (const int input : node.inputs) text += " " + std::to_string(input);
   text += ", " + to_string(node.input) + " to " + to_string(node.output);

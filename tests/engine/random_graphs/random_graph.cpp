@@ -99,6 +99,12 @@ class GraphWriter {
     const std::int64_t groups = x.shape[0] % 3 == 0 ? 3 : x.shape[0] % 2 == 0 ? 2 : 1;
     put(m_.channel_shuffle(x.node, groups), x.shape);
   }
+  // Rows and columns change places, or channels become rows.
+  void append_reshape(const Place& x) {
+    const Shape to =
+        chance(0.5f) ? Shape{x.shape[0], x.shape[2], x.shape[1]} : Shape{x.shape[1], x.shape[0], x.shape[2]};
+    put(m_.reshape(x.node, {to[0], -1, to[2]}), to);
+  }
   // Often as in ConvNeXt: with a linear layer on each pixel, and a factor for each channel.
   void append_layer_norm(const Place& x) {
     if (x.shape[0] == 1) return append_shuffle(x);
@@ -175,7 +181,7 @@ class GraphWriter {
       case 12: return append_slice(x);
       case 13:
       case 14: return append_product(x);
-      case 15: return append_shuffle(x);
+      case 15: return chance(0.5f) ? append_shuffle(x) : append_reshape(x);
       case 16:
       case 17: return append_layer_norm(x);
       case 18:
@@ -190,6 +196,7 @@ class GraphWriter {
 
   void append_to_row(const Place& x) {
     if (chance(0.06f)) return append_along_channels(x);
+    if (chance(0.06f)) return put(m_.reshape(x.node, {-1, 1, 1}), Shape{x.shape[0], 1, 1});
     switch (random_.below(5)) {
       case 4: return append_slice(x);
       case 0: return append_relu(x);
