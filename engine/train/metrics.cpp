@@ -53,22 +53,21 @@ std::vector<Sums> sums_of(const EvaluatedLogits& evaluated) {
   return sums;
 }
 
-// Adds the sums of all ranks. A rank without samples has none of its own.
-std::vector<Sums> of_all_ranks(const std::vector<Sums>& own, std::size_t outputs, ProcessGroup& group) {
-  constexpr std::size_t kAtOnce = 500;  // an exchange has at most 64 KiB
-  std::vector<Sums> all(outputs);
-  for (std::size_t begin = 0; begin < outputs; begin += kAtOnce) {
-    const std::size_t count = std::min(kAtOnce, outputs - begin);
-    std::string bytes(own.empty() ? 0 : count * sizeof(Sums), '\0');
-    if (!own.empty()) std::memcpy(bytes.data(), &own[begin], bytes.size());
-    for (const std::string& part : group.exchange(bytes))
-      for (std::size_t i = 0; i < part.size() / sizeof(Sums); ++i) {
-        Sums one;
-        std::memcpy(&one, part.data() + i * sizeof(Sums), sizeof(Sums));
-        all[begin + i].add(one);
-      }
+// The bytes of all ranks, in rank order.
+std::string of_all_ranks(const void* own, std::size_t size, ProcessGroup& group) {
+  constexpr std::size_t kAtOnce = std::size_t{1} << 16;  // the most that an exchange takes
+  const std::string_view bytes(static_cast<const char*>(own), size);
+  std::vector<std::string> ranks;
+  for (std::size_t begin = 0, fullest = kAtOnce; fullest == kAtOnce; begin += kAtOnce) {
+    const auto parts = group.exchange(bytes.substr(std::min(begin, size), kAtOnce));
+    ranks.resize(parts.size());
+    fullest = 0;
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      ranks[i] += parts[i];
+      fullest = std::max(fullest, parts[i].size());
+    }
   }
-  return all;
+  return std::accumulate(ranks.begin(), ranks.end(), std::string());
 }
 
 // The area under the curve of precision over recall, as a sum over the thresholds at which recall grows. Samples with
@@ -102,22 +101,42 @@ class Mean {
 
 }  // namespace
 
-std::vector<Metric> metrics_of(const EvaluatedLogits& evaluated, const OutputLoss& loss, std::int64_t samples,
-                               std::int64_t outputs, ProcessGroup* group) {
-  std::vector<Sums> sums = sums_of(evaluated);
-  if (group != nullptr) sums = of_all_ranks(sums, static_cast<std::size_t>(outputs), *group);
+EvaluatedLogits of_all_ranks(const EvaluatedLogits& own, std::int64_t outputs, ProcessGroup& group) {
+  EvaluatedLogits all;
+  const auto numbers = [&](const auto& from, auto& to) {
+    const std::string bytes = of_all_ranks(from.data(), from.size() * sizeof(from[0]), group);
+    to.resize(bytes.size() / sizeof(from[0]));
+    if (!bytes.empty()) std::memcpy(to.data(), bytes.data(), bytes.size());
+  };
+  numbers(own.samples, all.samples);
+  numbers(own.labels, all.labels);
+  const auto tensor = [&](const Tensor& from, Tensor& to) {
+    const std::string bytes = of_all_ranks(from.raw(), from.bytes(), group);
+    if (bytes.empty()) return;
+    const Shape shape{static_cast<std::int64_t>(all.samples.size()), outputs};
+    const bool doubles = bytes.size() == static_cast<std::size_t>(shape.numel()) * sizeof(double);
+    to = Tensor(shape, doubles ? DType::f64 : DType::f32);  // a rank without samples does not know the type
+    std::memcpy(to.raw(), bytes.data(), bytes.size());
+  };
+  tensor(own.logits, all.logits);
+  tensor(own.targets, all.targets);
+  return all;
+}
+
+std::vector<Metric> metrics_of(const EvaluatedLogits& evaluated, const OutputLoss& loss) {
+  const std::vector<Sums> sums = sums_of(evaluated);
   std::vector<Metric> metrics;
   const auto add = [&](const char* name, const std::optional<double>& value) {
     if (value) metrics.push_back({name, Stats::plain(*value)});
   };
   Sums all;
   for (const Sums& one : sums) all.add(one);
-  if (sums.empty() || sums.front().samples != static_cast<double>(samples)) return metrics;
+  if (sums.empty()) return metrics;
   if (is_of_one_class(loss)) return metrics;  // the accuracies of Stats
   if (is_of_classes(loss)) {
     if (all.positive > 0) add("f1", 2 * all.hits / (all.predicted + all.positive));
     Mean precision;
-    for (std::size_t i = 0; i < sums.size() && group == nullptr; ++i)
+    for (std::size_t i = 0; i < sums.size(); ++i)
       if (const auto one = average_precision(evaluated, static_cast<std::int64_t>(i))) precision.add(*one);
     add("map", precision.value());
     return metrics;

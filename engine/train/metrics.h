@@ -11,11 +11,12 @@
 
 namespace dp {
 
+// What all ranks have evaluated, in rank order; every rank calls this. `outputs`: of a sample.
+EvaluatedLogits of_all_ranks(const EvaluatedLogits& own, std::int64_t outputs, ProcessGroup& group);
+
 // mae, rmse and r2, or f1 and map. A figure that is not defined is left out: r2 if no output's targets differ, f1 and
-// map without a positive target. With a process group, over all ranks, without map; every rank calls this. `samples`:
-// of the whole evaluation; if the outputs of some are missing, there are no figures. `outputs`: of a sample.
-std::vector<Metric> metrics_of(const EvaluatedLogits& evaluated, const OutputLoss& loss, std::int64_t samples,
-                               std::int64_t outputs, ProcessGroup* group);
+// map without a positive target.
+std::vector<Metric> metrics_of(const EvaluatedLogits& evaluated, const OutputLoss& loss);
 
 // Error(usage) unless it has a function, and a name that no field of a record has.
 void check_metric(const OwnMetric& metric);

@@ -68,6 +68,18 @@ bool stores_outputs(DataParallel& net, const Loader& test, std::int64_t batches)
   return bytes <= kMostBytes && net.store_logits(batches, rows);
 }
 
+// Adds the metrics of all ranks' outputs; none if those of some samples are missing. Every rank calls this.
+void add_metrics(const DataParallel& net, const std::vector<OwnMetric>& own,
+                 const std::optional<EvaluatedLogits>& outputs, EvalReport& report) {
+  std::optional<EvaluatedLogits> gathered;
+  if (const auto& group = net.options().process_group)
+    gathered = of_all_ranks(outputs.value_or(EvaluatedLogits()), net.model().output().numel(), *group);
+  const std::optional<EvaluatedLogits>& all = gathered ? gathered : outputs;
+  if (!all || static_cast<std::int64_t>(all->samples.size()) != report.stats.samples) return;
+  if (const auto& loss = net.options().output_loss) report.metrics = metrics_of(*all, *loss);
+  for (const OwnMetric& metric : own) report.metrics.push_back({metric.name, Stats::plain(metric.function(*all))});
+}
+
 }  // namespace
 
 std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop,
@@ -97,12 +109,7 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
   net.take_phase_times();
   if (stopped) return std::nullopt;
   if (measures) outputs = net.take_logits();
-  if (loss)
-    report.metrics = metrics_of(outputs.value_or(EvaluatedLogits()), *loss, report.stats.samples,
-                                net.model().output().numel(), group);
-  if (outputs && static_cast<std::int64_t>(outputs->samples.size()) == report.stats.samples)
-    for (const OwnMetric& metric : own)
-      report.metrics.push_back({metric.name, Stats::plain(metric.function(*outputs))});
+  if (loss || !own.empty()) add_metrics(net, own, outputs, report);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return report;
 }

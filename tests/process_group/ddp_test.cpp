@@ -2,6 +2,7 @@
 // do.
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "data/small_dataset.h"
 #include "dp/error.h"
@@ -309,19 +310,29 @@ TEST_CASE("ddp: options for a single process are rejected") {
 }
 
 TEST_CASE("ddp: a run with targets has the figures of all ranks, those of a run in one process") {
-  const RunSummary one = Trainer(ink_model(), ink(), ink_options()).run();
-  RunSummary summary;
-  all_ranks(2, [&](const auto& group) {
+  for (const OutputLoss& loss : {OutputLoss(MseLoss{}), OutputLoss(BceWithLogitsLoss{})}) {
     TrainerOptions options = ink_options();
-    options.parallel = in_group(options.parallel, group);
-    const RunSummary mine = Trainer(ink_model(), ink(), options).run();
-    if (group->leads()) summary = mine;
-  });
-  REQUIRE(summary.metrics.size() == 3);
-  for (std::size_t i = 0; i < 3; ++i) {
-    INFO(one.metrics[i].name);
-    CHECK(summary.metrics[i].name == one.metrics[i].name);
-    CHECK(summary.metrics[i].value == Approx(one.metrics[i].value).epsilon(1e-3));
+    options.parallel.output_loss = loss;
+    options.metrics = {{"sum", [](const EvaluatedLogits& all) {
+                          const auto targets = all.targets.span<float>();
+                          return std::accumulate(targets.begin(), targets.end(), 0.0);
+                        }}};
+    const RunSummary one = Trainer(ink_model(), ink(), options).run();
+    std::vector<RunSummary> ranks(3);
+    all_ranks(3, [&](const auto& group) {
+      TrainerOptions own = options;
+      own.parallel = in_group(own.parallel, group);
+      ranks[static_cast<std::size_t>(group->rank())] = Trainer(ink_model(), ink(), own).run();
+    });
+    REQUIRE(one.metrics.size() == (std::holds_alternative<MseLoss>(loss) ? 4 : 3));
+    for (const RunSummary& rank : ranks) {
+      REQUIRE(rank.metrics.size() == one.metrics.size());
+      for (std::size_t i = 0; i < one.metrics.size(); ++i) {
+        INFO(one.metrics[i].name);
+        CHECK(rank.metrics[i].name == one.metrics[i].name);
+        CHECK(rank.metrics[i].value == Approx(one.metrics[i].value).epsilon(1e-3));
+      }
+    }
   }
 }
 
