@@ -59,9 +59,9 @@ void mix_images(const Mix& mix, float* images, std::int64_t rows, const Shape& i
 }
 
 void fill_targets(const Mix& mix, const TargetOptions& options, std::span<const std::int32_t> labels, double factor,
-                  std::int64_t classes, float* targets) {
+                  std::int64_t classes, std::int64_t columns, float* targets) {
   const double smoothing = static_cast<double>(options.label_smoothing);
-  for (std::size_t i = 0; i < labels.size(); ++i, targets += classes) {
+  for (std::size_t i = 0; i < labels.size(); ++i, targets += columns) {
     const std::int32_t label = labels[i], other = labels[labels.size() - 1 - i];
     for (std::int64_t k = 0; k < classes; ++k) {
       const double share = (k == label ? mix.own : 0) + (k == other ? 1 - mix.own : 0);

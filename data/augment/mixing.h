@@ -24,9 +24,9 @@ Mix draw_mix(const TargetOptions& options, const Shape& image, Random& random);
 
 // Mixes `rows` images of this shape (C,H,W) in place.
 void mix_images(const Mix& mix, float* images, std::int64_t rows, const Shape& image);
-// Writes the targets of the mixed images, `classes` numbers for each: probabilities of the classes, smoothed, times the
-// weight of each class and `factor`.
+// Writes the targets of the mixed images, `classes` numbers at the beginning of each row of `columns`: probabilities of
+// the classes, smoothed, times the weight of each class and `factor`.
 void fill_targets(const Mix& mix, const TargetOptions& options, std::span<const std::int32_t> labels, double factor,
-                  std::int64_t classes, float* targets);
+                  std::int64_t classes, std::int64_t columns, float* targets);
 
 }  // namespace dp

@@ -68,6 +68,10 @@ class ImageFolder final : public Dataset {
   void targets(std::int64_t index, std::span<float> out) const override {
     std::copy_n(list_.targets.data() + static_cast<std::size_t>(index) * list_.targets_each, out.size(), out.data());
   }
+  bool has_weights() const override { return !list_.weights.empty(); }
+  float weight(std::int64_t index) const override {
+    return has_weights() ? list_.weights[static_cast<std::size_t>(index)] : 1;
+  }
   std::vector<std::string> class_names() const override { return list_.classes; }
   const Normalization& normalization() const override { return normalization_; }
   std::int32_t label(std::int64_t index) const override { return list_.labels[static_cast<std::size_t>(index)]; }

@@ -21,6 +21,7 @@ struct ImageList {
   bool in_class_folders = true;     // else paths are absolute, or relative to the folder
   std::size_t targets_each = 0;     // 0: the images have classes
   std::vector<float> targets;       // targets_each per image
+  std::vector<float> weights;       // per image, or none
   // Images in archives: `places` says where each image is, and its name is that in the archive. Otherwise empty.
   struct Place {
     std::uint32_t shard;

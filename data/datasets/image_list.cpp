@@ -26,6 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr std::uint64_t kMaxListBytes = std::uint64_t{1} << 30;
 constexpr std::size_t kLongestField = 4096;
+constexpr const char* kWeight = "sample_weight";
 
 std::string in_lower_case(std::string text) {
   for (char& letter : text)
@@ -67,12 +68,28 @@ class ListReader {
   Error bad(const std::string& what) const {
     return Error(ErrorCode::data, path_ + ":" + std::to_string(line_) + ": " + what);
   }
-  std::vector<std::string> fields;  // of the current record: the path, and what follows
+  // The current record is a line of names. Later ones may have a field with the name sample_weight.
+  void take_names() {
+    const auto at = std::ranges::find(fields, std::string(kWeight));
+    if (at != fields.end()) weight_field_ = static_cast<std::size_t>(at - fields.begin());
+  }
+  std::vector<std::string> fields;    // of the current record: the path, and what follows, without the weight
+  std::optional<std::string> weight;  // of the current record
 
  protected:
+  void take_weight() {
+    weight.reset();
+    if (weight_field_ == 0 || weight_field_ >= fields.size()) return;
+    weight = fields[weight_field_];
+    fields.erase(fields.begin() + static_cast<std::ptrdiff_t>(weight_field_));
+  }
+
   const LineForm& form_;
   std::string path_, text_;
   std::size_t at_ = 0, line_ = 0;
+
+ private:
+  std::size_t weight_field_ = 0;  // 0: none
 };
 
 // Objects, one a line, with "path" ("file_name" as in the metadata of Hugging Face's ImageFolder, or "image"), and
@@ -103,6 +120,8 @@ class JsonReader final : public ListReader {
       for (const auto& item : value) add(item);
     else
       add(value);
+    weight.reset();
+    if (record.contains(kWeight)) add(record.at(kWeight)), weight = fields.back(), fields.pop_back();
     if (fields.size() < 2 || fields[0].empty() || fields[1].empty())
       throw bad(std::string("an empty value; each line is such as ") + form_.object);
     return true;
@@ -135,7 +154,8 @@ class CsvReader final : public ListReader {
       if (more) ++at_;
     }
     fields.resize(count);
-    if (count < 2) throw bad(std::string("only one field; each line is ") + form_.line);
+    take_weight();
+    if (fields.size() < 2) throw bad(std::string("only one field; each line is ") + form_.line);
     if (fields[0].empty() || fields[1].empty()) throw bad(std::string("an empty field; each line is ") + form_.line);
     if (at_ < text_.size()) skip_line_end();
     return true;
@@ -223,6 +243,27 @@ void sort_classes(ImageList& list) {
 
 namespace {
 
+// A finite number.
+std::optional<float> number_in(const std::string& text) {
+  float value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+// Adds the image of the current record. All images have weights, or none.
+void add_image(const ListReader& record, std::int32_t label, ImageList& list) {
+  if (!list.labels.empty() && record.weight.has_value() == list.weights.empty())
+    throw record.bad(std::string(record.weight ? "a " : "no ") + kWeight + ", unlike other images");
+  if (record.weight) {
+    const std::optional<float> weight = number_in(*record.weight);
+    if (!weight || *weight < 0) throw record.bad("'" + *record.weight + "' is no weight; give a number from 0 on");
+    list.weights.push_back(*weight);
+  }
+  list.labels.push_back(label);
+  list.ends.push_back(list.names.append(record.fields[0]).size());
+}
+
 // `classes`: those of the training part, or null.
 ImageList read_list(const std::string& path, const std::vector<std::string>* classes) {
   const auto reader = open_list(path, kWithClass);
@@ -235,28 +276,22 @@ ImageList read_list(const std::string& path, const std::vector<std::string>* cla
     for (const std::string& name : *classes) numbers.emplace(name, static_cast<std::int32_t>(numbers.size()));
   }
   for (bool first = true; record.next(); first = false) {
-    if (first && is_header(record)) continue;
+    if (first && is_header(record)) {
+      record.take_names();
+      continue;
+    }
     const std::string& name = record.fields[1];
     const auto [known, is_new] = numbers.emplace(name, static_cast<std::int32_t>(numbers.size()));
     if (is_new && classes)
       throw record.bad("class '" + name +
                        "' has no training images; add some to the list of training images, or remove this line");
     if (is_new) list.classes.push_back(name);
-    list.labels.push_back(known->second);
-    list.ends.push_back(list.names.append(record.fields[0]).size());
+    add_image(record, known->second, list);
   }
   if (list.labels.empty())
     throw Error(ErrorCode::data, path + ": no images in it; each line is a path, a comma and a class");
   if (!classes) sort_classes(list);
   return list;
-}
-
-// A target: a finite number.
-std::optional<float> number_in(const std::string& text) {
-  float value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
 }
 
 // `each`: the number of targets in the training part; 0: as many as the first line has.
@@ -267,7 +302,10 @@ ImageList read_targets(const std::string& path, std::size_t each) {
   list.in_class_folders = false;
   list.targets_each = each;
   for (bool first = true; record.next(); first = false) {
-    if (first && record.may_begin_with_names() && !number_in(record.fields[1])) continue;
+    if (first && record.may_begin_with_names() && !number_in(record.fields[1])) {
+      record.take_names();
+      continue;
+    }
     if (list.targets_each == 0) list.targets_each = record.fields.size() - 1;
     if (record.fields.size() != list.targets_each + 1)
       throw record.bad(std::to_string(record.fields.size() - 1) + " targets, but other images have " +
@@ -277,8 +315,7 @@ ImageList read_targets(const std::string& path, std::size_t each) {
       if (!target) throw record.bad("'" + record.fields[i] + "' is not a finite number; targets are such as 0.5 or -2");
       list.targets.push_back(*target);
     }
-    list.labels.push_back(0);
-    list.ends.push_back(list.names.append(record.fields[0]).size());
+    add_image(record, 0, list);
   }
   if (list.labels.empty()) throw Error(ErrorCode::data, path + ": no images in it; each line is " + kWithTargets.line);
   return list;

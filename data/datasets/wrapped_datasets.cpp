@@ -33,6 +33,8 @@ class ForwardedDataset : public Dataset {
   std::int32_t label(std::int64_t index) const override { return whole_->label(index); }
   bool has_targets() const override { return whole_->has_targets(); }
   void targets(std::int64_t index, std::span<float> out) const override { whole_->targets(index, out); }
+  bool has_weights() const override { return whole_->has_weights(); }
+  float weight(std::int64_t index) const override { return whole_->weight(index); }
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
     whole_->read(index, out, random);
   }
@@ -275,6 +277,7 @@ class PartOfDataset final : public ForwardedDataset {
   std::int64_t size() const override { return static_cast<std::int64_t>(indices_.size()); }
   std::int32_t label(std::int64_t index) const override { return whole().label(at(index)); }
   void targets(std::int64_t index, std::span<float> out) const override { whole().targets(at(index), out); }
+  float weight(std::int64_t index) const override { return whole().weight(at(index)); }
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
     whole().read(at(index), out, random);
   }

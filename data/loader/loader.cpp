@@ -124,7 +124,7 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
     *labels++ = label;
     if (targets != nullptr) {
       dataset_.targets(sample, {targets, static_cast<std::size_t>(classes_)});
-      targets += classes_;
+      targets += batch.targets.shape()[1];
     }
     *indices++ = resident ? sample : place;
   }
@@ -201,7 +201,8 @@ void check_targets(const Dataset& dataset, const LoaderOptions& options) {
   const auto require = [](bool good, const std::string& rule) {
     if (!good) throw Error(ErrorCode::usage, rule);
   };
-  require(!dataset.has_targets(),
+  require(!targets.sample_weights || dataset.has_weights(), "the data set has no weights of samples");
+  require(!dataset.has_targets() || !(targets.mixes() || !targets.class_weights.empty()),
           "mixed images and weights of classes need class numbers, and the data set has targets");
   for (const double alpha : {targets.mixup_alpha, targets.cutmix_alpha})
     require(alpha == 0 || (alpha >= 1e-3 && alpha <= 4),
@@ -263,7 +264,8 @@ Batch make_batch(const Dataset& dataset, std::int64_t size, const LoaderOptions&
   Batch batch{options.resident ? Tensor() : Tensor(dataset.image_shape().prepended(size)),
               Tensor(Shape{size}, DType::i32), Tensor(Shape{size}, DType::i64)};
   const std::int64_t columns = std::max(options.targets.classes, dataset.classes());
-  if (dataset.has_targets() || options.targets.any()) batch.targets = Tensor(Shape{size, columns});
+  if (dataset.has_targets() || options.targets.any())
+    batch.targets = Tensor(Shape{size, columns + options.targets.sample_weights});
   batch.resident.set = options.resident;
   return batch;
 }
@@ -384,10 +386,24 @@ struct Loader::State {
   void make_targets(Batch& into, std::int64_t batch) const {
     Random random(options.seed, RandomUse::mix, static_cast<std::uint64_t>(epoch), static_cast<std::uint64_t>(batch));
     const Mix mix = draw_mix(options.targets, dataset->image_shape(), random);
+    if (options.targets.sample_weights) fill_weights(mix.own, into);
+    if (dataset->has_targets()) return;
     if (options.targets.mixes()) mix_images(mix, into.images.data<float>(), into.size(), dataset->image_shape());
-    const double factor = options.targets.mixes() ? 1 : weight_factor(batch);
-    fill_targets(mix, options.targets, into.labels.span<std::int32_t>(), factor, into.targets.shape()[1],
-                 into.targets.data<float>());
+    const bool averages = !options.targets.mixes() && !options.targets.class_weights.empty();
+    const double factor = averages ? weight_factor(batch) : 1;
+    const std::int64_t columns = into.targets.shape()[1];
+    fill_targets(mix, options.targets, into.labels.span<std::int32_t>(), factor,
+                 columns - options.targets.sample_weights, columns, into.targets.data<float>());
+  }
+
+  void fill_weights(double own, Batch& into) const {
+    const std::int64_t rows = into.size(), columns = into.targets.shape()[1];
+    const auto weight = [&](std::int64_t row) {
+      return static_cast<double>(dataset->weight(into.samples.data<std::int64_t>()[row] % dataset->size()));
+    };
+    for (std::int64_t row = 0; row < rows; ++row)
+      into.targets.data<float>()[(row + 1) * columns - 1] =
+          static_cast<float>(own * weight(row) + (1 - own) * weight(rows - 1 - row));
   }
 
   // Returns the number of samples in a global batch, divided by the sum of the weights of their classes.

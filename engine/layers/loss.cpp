@@ -13,7 +13,8 @@ void add_loss(Planner& plan, const PlanValue& logits) {
   const bool scaled = plan.options.training && plan.options.scales_loss;
   const Ref scaler{scaled ? Space::loss_scaler : Space::none};
   if (plan.options.output_loss)
-    plan.add(plan.loss, "loss", "", plan.make(LossOfOutputs{*plan.options.output_loss, batch, outputs, scaled}),
+    plan.add(plan.loss, "loss", "",
+             plan.make(LossOfOutputs{*plan.options.output_loss, batch, outputs, scaled, plan.options.sample_weights}),
              {.logits = logits.where,
               .targets = {Space::labels},
               .inputs = {Space::step_inputs},

@@ -62,6 +62,7 @@ struct PlanOptions {
   bool dropout = true;
   BatchNormMode norm = BatchNormMode::master;
   std::optional<OutputLoss> output_loss{};  // empty: cross-entropy
+  bool sample_weights = false;              // with output_loss
   bool scales_loss = false;                 // gradients are multiplied by LossScaler::scale
   // Training: one op may compute logits and loss. The logits are then valid after loss(), not after forward().
   bool joins_loss = false;

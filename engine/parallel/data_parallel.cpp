@@ -22,25 +22,31 @@ using NamedTensor = std::pair<std::string, Tensor>;
 
 namespace {
 
-// The targets of a loss of outputs: a row for each image.
-void check_targets(const Batch& batch, const Model& model, const OutputLoss& loss) {
+// The targets of a loss of outputs: a row for each image. With weights of samples a row has one number more.
+void check_targets(const Batch& batch, const Model& model, const OutputLoss& loss, std::int64_t columns) {
   require_type(batch.targets, DType::f32, "targets");
-  const Shape wanted = model.output().prepended(batch.size());
+  const Shape wanted{batch.size(), columns};
+  const bool weighted = columns > model.output().numel();
   if (batch.size() > 0 && (batch.targets.empty() || batch.targets.shape() != wanted))
-    throw Error(
-        ErrorCode::usage,
-        fmt::format("the targets of a batch have shape {}; give one for each output of model '{}': {}",
-                    batch.targets.empty() ? "()" : to_string(batch.targets.shape()), model.name(), to_string(wanted)));
-  const bool of_one_class = is_of_one_class(loss);
+    throw Error(ErrorCode::usage,
+                fmt::format("the targets of a batch have shape {}; give one for each output of model '{}'{}: {}",
+                            batch.targets.empty() ? "()" : to_string(batch.targets.shape()), model.name(),
+                            weighted ? ", and the weight of the sample" : "", to_string(wanted)));
   if (batch.size() == 0 || !batch.targets.storage()->host_accessible()) return;
-  if (!is_of_classes(loss) && !of_one_class) return;
-  for (const float target : batch.targets.span<float>())
-    if (!(target >= 0) || !(of_one_class ? std::isfinite(target) : target <= 1))
+  const bool of_one_class = is_of_one_class(loss), bounded = of_one_class || is_of_classes(loss);
+  std::int64_t column = 0;
+  for (const float value : batch.targets.span<float>()) {
+    const bool is_weight = column == model.output().numel();
+    if (is_weight && (!(value >= 0) || !std::isfinite(value)))
+      throw Error(ErrorCode::usage, fmt::format("the weight of a sample is {}; give a number from 0 on", value));
+    if (!is_weight && bounded && (!(value >= 0) || !(of_one_class ? std::isfinite(value) : value <= 1)))
       throw Error(
           ErrorCode::usage,
           fmt::format("target {} is not {}, as the loss {} requires; correct the data set, or choose a loss for "
                       "numbers such as mse",
-                      target, of_one_class ? "a number from 0 on" : "between 0 and 1", name_of(loss)));
+                      value, of_one_class ? "a number from 0 on" : "between 0 and 1", name_of(loss)));
+    column = column + 1 == columns ? 0 : column + 1;
+  }
 }
 
 // One class number for each image.
@@ -78,7 +84,7 @@ void check_batch(const Batch& batch, const engine::ModelSetup& setup, bool train
   if (setup.options.own_loss && batch.resident.set)
     throw Error(ErrorCode::usage, "a loss of the program's own requires batches with images, not device-resident ones");
   if (loss)
-    check_targets(batch, model, *loss);
+    check_targets(batch, model, *loss, setup.target_columns(training));
   else if (!setup.options.own_loss || batch.targets.empty())
     check_labels(batch, model, rows(batch.labels));
   if (!batch.samples.empty() && rows(batch.samples) != images)

@@ -33,7 +33,8 @@ DataParallelOptions independent(DataParallelOptions options) {
   options.graphs = Graphs::never;  // a graph has one time for all phases
   options.batch_norm = BatchNormMode::master;
   options.loss = LossAt::local;
-  options.own_loss.reset();                  // cross-entropy takes its place: a batch of random images has no targets
+  options.own_loss.reset();  // cross-entropy takes its place: a batch of random images has no targets
+  options.sample_weights = false;
   options.on_nonfinite = OnNonfinite::skip;  // random images may overflow
   options.ema_decay.reset();
   options.grad_accum_steps = 1;

@@ -1,10 +1,10 @@
 // The parts of a step as separate calls, as with nn.DataParallel: forward, backward, step.
-#include <algorithm>
 #include <cmath>
 
 #include "dp/error.h"
 #include "engine/optimizer/optimizer.h"
 #include "engine/parallel/data_parallel_state.h"
+#include "kernels/loss/rank.h"
 
 namespace dp {
 namespace {
@@ -94,16 +94,6 @@ const Tensor& DataParallel::State::forward_all(const Batch& batch, bool training
 
 namespace {
 
-// The number of outputs that rank before the label, as with the losses on the devices.
-template <typename T>
-std::int64_t outputs_before(const T* outputs, std::int64_t count, std::int32_t label) {
-  if (label < 0 || label >= count || std::isnan(outputs[label])) return std::max<std::int64_t>(count, 5);
-  std::int64_t before = 0;
-  for (std::int64_t k = 0; k < count; ++k)
-    before += outputs[k] > outputs[label] || (outputs[k] == outputs[label] && k < label);
-  return before;
-}
-
 // Adds what a batch has of `stats` besides the loss.
 void count(const Tensor& outputs, const Tensor& labels, Stats& stats) {
   const std::int64_t rows = outputs.shape()[0], each = outputs.numel() / rows;
@@ -111,8 +101,8 @@ void count(const Tensor& outputs, const Tensor& labels, Stats& stats) {
   for (std::int64_t n = 0; n < rows && stats.has_labels; ++n) {
     const std::int32_t label = labels.data<std::int32_t>()[n];
     const std::int64_t before = outputs.dtype() == DType::f64
-                                    ? outputs_before(outputs.data<double>() + n * each, each, label)
-                                    : outputs_before(outputs.data<float>() + n * each, each, label);
+                                    ? kernels::classes_before(outputs.data<double>() + n * each, each, label)
+                                    : kernels::classes_before(outputs.data<float>() + n * each, each, label);
     stats.top1 += before < 1, stats.top5 += before < 5;
   }
 }

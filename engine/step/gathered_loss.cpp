@@ -18,7 +18,8 @@ std::unique_ptr<kernels::Op> GatheredLoss::make_op(const ModelSetup& setup, kern
                                                    std::int64_t rows) {
   const std::int64_t outputs = setup.model.output().numel();
   if (const auto loss = setup.output_loss(/*training=*/true))
-    return context.make_op(kernels::LossOfOutputs{*loss, rows, outputs, setup.scales_loss()});
+    return context.make_op(
+        kernels::LossOfOutputs{*loss, rows, outputs, setup.scales_loss(), setup.options.sample_weights});
   return context.make_op(kernels::SoftmaxCrossEntropy{rows, outputs, setup.scales_loss()});
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "dp/loader.h"
 #include "engine/base/split.h"
 #include "engine/layers/nodes.h"
 #include "engine/layers/parameters.h"
@@ -78,6 +79,7 @@ struct ModelSetup {
             .dropout = options.dropout,
             .norm = options.batch_norm,
             .output_loss = output_loss(training),
+            .sample_weights = training && options.sample_weights,
             .scales_loss = scales_loss(),
             .joins_loss = training && !gathers_logits && failpoints.empty(),
             .shards = shards(),
@@ -113,8 +115,15 @@ struct ModelSetup {
   }
   // Of one sample: its class number, or the targets of its outputs.
   std::size_t target_bytes(bool training) const {
-    return output_loss(training) ? static_cast<std::size_t>(model.output().numel()) * sizeof(float)
+    return output_loss(training) ? static_cast<std::size_t>(target_columns(training)) * sizeof(float)
                                  : sizeof(std::int32_t);
+  }
+  std::size_t target_bytes(const Batch& batch) const {
+    const bool weighted = !batch.targets.empty() && batch.targets.shape()[1] > model.output().numel();
+    return target_bytes(/*training=*/weighted || (options.soft_targets && !batch.targets.empty()));
+  }
+  std::int64_t target_columns(bool training) const {
+    return model.output().numel() + (training && options.sample_weights);
   }
   std::size_t parameter_bytes() const;           // of one copy of all parameters
   const Norm* first_norm_on_1x1_images() const;  // which have one value per channel; null if there is none

@@ -208,6 +208,8 @@ ResolvedOptions resolved(DataParallelOptions o) {
                        name_of(*o.output_loss)));
   if (o.soft_targets && o.output_loss)
     refuse(fmt::format("soft targets are for cross-entropy, not for the loss {}", name_of(*o.output_loss)));
+  if (o.sample_weights && !o.output_loss && !o.soft_targets)
+    refuse("weights of samples require targets: set output_loss or soft_targets");
   if (o.soft_targets && o.label_smoothing > 0) refuse("soft targets exclude label_smoothing: smooth the targets");
   if (o.own_loss) {
     const auto require = [&](bool holds, const char* what) {

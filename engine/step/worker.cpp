@@ -333,11 +333,9 @@ void Worker::update_alone(const kernels::StepInputs& inputs, const UpdateKind& u
 }
 
 const void* Worker::targets_of(const Batch& batch, std::int64_t row) const {
-  const bool has_targets = !batch.targets.empty();
-  const Tensor& targets = has_targets ? batch.targets : batch.labels;
+  const Tensor& targets = batch.targets.empty() ? batch.labels : batch.targets;
   if (targets.empty()) return nullptr;
-  return static_cast<const std::byte*>(targets.raw()) +
-         static_cast<std::size_t>(row) * setup_.target_bytes(has_targets);
+  return static_cast<const std::byte*>(targets.raw()) + static_cast<std::size_t>(row) * setup_.target_bytes(batch);
 }
 
 ShardInput Worker::input_of(const Batch& batch, Range rows) const {
@@ -348,7 +346,7 @@ ShardInput Worker::input_of(const Batch& batch, Range rows) const {
   else
     input.images = batch.images.data<float>() + rows.begin * setup_.model.input().numel();
   input.labels = targets_of(batch, rows.begin);
-  input.target_bytes = setup_.target_bytes(!batch.targets.empty());
+  input.target_bytes = setup_.target_bytes(batch);
   input.samples = (batch.samples.empty() ? team_.row_numbers.data() : batch.samples.data<std::int64_t>()) + rows.begin;
   return input;
 }

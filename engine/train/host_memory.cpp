@@ -140,7 +140,8 @@ class PlannedRun {
     const std::int64_t own = rows(part, batch), batches = (part.size() + own - 1) / own;
     const std::int64_t slots = std::clamp<std::int64_t>(batches, 3, LoaderOptions{}.slots);
     const auto image = static_cast<std::size_t>(part.image_shape().numel());
-    const std::size_t targets = options_.parallel.soft_targets ? static_cast<std::size_t>(model_.output().numel()) : 0;
+    const bool has_targets = options_.parallel.soft_targets || part.has_targets();
+    const std::size_t targets = has_targets ? static_cast<std::size_t>(model_.output().numel()) : 0;
     return static_cast<std::size_t>(slots * own) * ((resident ? 0 : image) + targets) * sizeof(float) +
            static_cast<std::size_t>(std::max(options_.workers, 1)) *
                (scratch_bytes(augmentation, part.image_shape().numel()) + part.bytes_to_read()) +

@@ -91,6 +91,8 @@ void add_targets(Table& table) {
   table.add("cutmix-alpha,--cutmix", accepts::number(0, 4), &Options::cutmix_alpha,
             "paste a box of one image into another, and mix the labels by its area; with --mixup-alpha, each batch has "
             "one of both");
+  table.add("sample-weights", accepts::flag(), &Options::sample_weights,
+            "multiply the loss of each training image by its sample_weight, which a list of images may have");
   table.add(
       "class-weights", accepts::text("balanced, or a weight for each class such as 1,0.5,2"),
       "factors of the loss of each class; balanced: images / (classes * images of the class)",

@@ -413,8 +413,6 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
           "--split auto requires one process (--engine dp): ranks have shards of equal size");
   require(options.eval_every > 0 || options.patience == 0,
           "--patience counts evaluations, and --no-eval leaves them out; remove one of both");
-  require(options.metrics.empty() || !options.parallel.process_group,
-          "metrics of the program's own require one process (--engine dp)");
   for (const OwnMetric& metric : options.metrics) check_metric(metric);
   require(options.augment || options.augmentation == Augmentation{},
           "--no-augment excludes the options of the augmentation; remove it, or these");
@@ -424,7 +422,7 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
   require(options.schedule.kind != ScheduleKind::plateau || options.schedule.gamma < 1,
           "--lr-scheduler plateau reduces the learning rate; set --lr-gamma below 1");
   require(!options.parallel.own_loss || !parallel_options(options).soft_targets,
-          "--own-loss excludes --mixup-alpha, --cutmix-alpha and --class-weights, which are for cross-entropy");
+          "--own-loss excludes --mixup-alpha, --cutmix-alpha, --class-weights and --sample-weights");
   require(options.schedule.kind != ScheduleKind::plateau || options.eval_every > 0,
           "--lr-scheduler plateau follows the test loss, and --no-eval leaves evaluations out; remove one of both");
   require(options.schedule.kind != ScheduleKind::onecycle || options.schedule.warmup_epochs == 0,
@@ -449,6 +447,8 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
     require(!part->has_targets() || part->classes() == model.output()[0],
             fmt::format("model '{}' outputs {}, but the samples have {} targets", model.name(),
                         to_string(model.output()), part->classes()));
+    require(part == data.test || !options.sample_weights || part->has_weights(),
+            "--sample-weights: the training images have no weights; name a column of the list sample_weight");
     const auto names = static_cast<std::int64_t>(part->class_names().size());
     require(names == 0 || names == part->classes(),
             fmt::format("the data set has {} classes, but names {}; name all or none", part->classes(), names));

@@ -36,7 +36,7 @@ void check_init(const TrainerOptions& options) {
 
 bool makes_targets(const TrainerOptions& options) {
   return options.mixup_alpha > 0 || options.cutmix_alpha > 0 || !options.class_weights.empty() ||
-         options.balance_classes;
+         options.balance_classes || (options.sample_weights && !options.parallel.output_loss);
 }
 
 DataParallelOptions with_split(const Model& model, const TrainerOptions& options) {
@@ -66,6 +66,7 @@ std::shared_ptr<const Dataset> augmented(const std::shared_ptr<const Dataset>& t
 
 DataParallelOptions parallel_options(const TrainerOptions& options) {
   DataParallelOptions parallel = options.parallel;
+  parallel.sample_weights = options.sample_weights;
   if (!makes_targets(options)) return parallel;
   parallel.soft_targets = true;
   parallel.label_smoothing = 0;
@@ -150,7 +151,8 @@ struct Trainer::State {
                       .cutmix_alpha = options.cutmix_alpha,
                       .class_weights = options.balance_classes ? balanced_weights(*data.train) : options.class_weights,
                       .label_smoothing = given.parallel.label_smoothing,
-                      .classes = net.model().output()[0]};
+                      .classes = net.model().output()[0],
+                      .sample_weights = options.sample_weights};
     return Loader(data.train, loader);
   }
 };

@@ -7,6 +7,7 @@
 
 #include "kernels/device/cpu/cpu_op.h"
 #include "kernels/device/cpu/parallel.h"
+#include "kernels/loss/rank.h"
 #include "kernels/op_args.h"
 #include "kernels/step_state.h"
 
@@ -17,16 +18,6 @@ struct SampleResult {
   double loss;
   std::int64_t before;  // classes that rank before the label
 };
-
-// The number of classes that rank before the label. If the label is invalid or its logit is NaN: all classes, at least
-// 5, so that the label is not in the top 5.
-std::int64_t classes_before(const float* logits, std::int64_t classes, std::int64_t label) {
-  if (label < 0 || label >= classes || std::isnan(logits[label])) return std::max<std::int64_t>(classes, 5);
-  const float own = logits[label];
-  std::int64_t before = 0;
-  for (std::int64_t k = 0; k < classes; ++k) before += logits[k] > own || (logits[k] == own && k < label);
-  return before;
-}
 
 SampleResult sample_of_class(const float* logits, std::int64_t classes, std::int64_t label, const StepInputs& step,
                              float* dlogits) {
@@ -130,7 +121,7 @@ class SoftmaxCrossEntropyOp final : public LossOp {
 class LossOfOutputsOp final : public LossOp {
  public:
   LossOfOutputsOp(const LossOfOutputs& d, const CpuOpOptions& options)
-      : LossOp(d.batch, d.outputs, options), loss_(d.loss) {}
+      : LossOp(d.batch, d.outputs, options), desc_(d) {}
 
   void execute(std::span<void* const> pointers, void* workspace) override {
     const auto args = args_of<LossOfOutputs>(pointers);
@@ -141,15 +132,19 @@ class LossOfOutputsOp final : public LossOp {
         [&](const auto& loss) {
           run(dlogits != nullptr, *static_cast<StepResults*>(args.results), workspace, [&](std::int64_t n) {
             const std::int64_t row = n * outputs_;
-            return sample_of_targets(loss, logits + row, targets + row, outputs_, scale,
-                                     dlogits == nullptr ? nullptr : dlogits + row);
+            const float* const of_sample = targets + n * desc_.columns();
+            const double weight = desc_.weighted ? static_cast<double>(of_sample[outputs_]) : 1;
+            SampleResult sample = sample_of_targets(loss, logits + row, of_sample, outputs_, scale * weight,
+                                                    dlogits == nullptr ? nullptr : dlogits + row);
+            sample.loss *= weight;
+            return sample;
           });
         },
-        loss_);
+        desc_.loss);
   }
 
  private:
-  OutputLoss loss_;
+  LossOfOutputs desc_;
 };
 
 }  // namespace

@@ -15,7 +15,8 @@ constexpr int kThreads = 256, kSamples = kThreads / 32;  // per block
 
 struct Problem {
   long long batch, classes;
-  double per_class;  // 1 / classes
+  double per_class;       // 1 / classes
+  bool weighted = false;  // LossOfOutputs
 };
 
 struct SampleResult {
@@ -183,10 +184,13 @@ __global__ void __launch_bounds__(kThreads)
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const long long n = static_cast<long long>(blockIdx.x) * kSamples + warp;
   if (n < problem.batch) {
-    const double scale = inputs->loss_scale * (scaler ? static_cast<double>(scaler->scale) : 1.0);
     const long long row = n * problem.classes;
-    const SampleResult sample =
-        sample_of_targets(loss, logits + row, targets + row, problem, scale, dlogits ? dlogits + row : nullptr);
+    targets += problem.weighted ? row + n : row;
+    const double weight = problem.weighted ? static_cast<double>(targets[problem.classes]) : 1.0;
+    const double scale = inputs->loss_scale * (scaler ? static_cast<double>(scaler->scale) : 1.0) * weight;
+    SampleResult sample =
+        sample_of_targets(loss, logits + row, targets, problem, scale, dlogits ? dlogits + row : nullptr);
+    sample.loss *= weight;
     if (lane == 0) samples[warp] = Sums::of(sample, dlogits != nullptr);
   }
   add_samples(samples, problem.batch, blocks, counter, results);
@@ -240,7 +244,7 @@ class LossOp final : public CudaOp {
 class LossOfOutputsOp final : public CudaOp {
  public:
   explicit LossOfOutputsOp(const LossOfOutputs& desc)
-      : problem_{desc.batch, desc.outputs, 1.0 / static_cast<double>(desc.outputs)},
+      : problem_{desc.batch, desc.outputs, 1.0 / static_cast<double>(desc.outputs), desc.weighted},
         loss_(desc.loss),
         scaled_(desc.scaled),
         counter_(zeroed_counters(1)) {}

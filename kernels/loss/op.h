@@ -30,7 +30,8 @@ DP_ON_EVERY_BACKEND(SoftmaxCrossEntropy);
 // The loss of outputs that have targets of their own. A sample's loss is the mean over its outputs, or their sum for
 // SoftCrossEntropyLoss; dlogits = loss_scale * d(loss)/d(logits). Adds to StepResults as SoftmaxCrossEntropy does. With
 // SoftCrossEntropyLoss the first of the greatest targets is the label. With the other losses no sample is in the top 1
-// or 5. Targets are float32, of the shape of the logits, row-major.
+// or 5. Targets are float32, of the shape of the logits, row-major. `weighted`: each row of targets has one number more,
+// the factor of the sample's loss.
 struct LossOfOutputs {
   static constexpr const char* kName = "loss_of_outputs";
   DP_ARGS(logits, targets, inputs, dlogits, results, scaler);  // as SoftmaxCrossEntropy's
@@ -38,7 +39,9 @@ struct LossOfOutputs {
   std::int64_t batch = 0;
   std::int64_t outputs = 0;
   bool scaled = false;
+  bool weighted = false;
 
+  std::int64_t columns() const { return outputs + weighted; }  // of the targets
   void check(const OpCheck& op) const {
     op.count(batch);
     op.at_least_one(outputs, "output");

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "kernels/device/reference/reference_op.h"
+#include "kernels/loss/rank.h"
 #include "kernels/op_args.h"
 #include "kernels/step_state.h"
 
@@ -24,16 +25,6 @@ double log_sum_of(const double* logits, std::int64_t classes) {
   double sum = 0;
   for (std::int64_t k = 0; k < classes; ++k) sum += std::exp(logits[k] - largest);
   return largest + std::log(sum);
-}
-
-// The number of classes that rank before the label: those with a greater logit, or an equal logit and a lower index.
-// If the label is invalid or its logit is NaN: all classes, at least 5, so that the label is not in the top 5.
-std::int64_t classes_before(const double* logits, std::int64_t classes, std::int64_t label) {
-  if (label < 0 || label >= classes || std::isnan(logits[label])) return std::max<std::int64_t>(classes, 5);
-  std::int64_t before = 0;
-  for (std::int64_t k = 0; k < classes; ++k)
-    before += logits[k] > logits[label] || (logits[k] == logits[label] && k < label);
-  return before;
 }
 
 class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
@@ -91,11 +82,14 @@ class LossOfOutputsOp final : public ReferenceOp<LossOfOutputs> {
                          (desc_.scaled ? static_cast<double>(static_cast<const LossScaler*>(args.scaler)->scale) : 1);
     for (std::int64_t n = 0; n < desc_.batch; ++n) {
       const std::int64_t row = n * desc_.outputs;
+      const float* const of_sample = targets + n * desc_.columns();
+      const double weight = desc_.weighted ? static_cast<double>(of_sample[desc_.outputs]) : 1;
       double* const grad = dlogits ? dlogits + row : nullptr;
       std::int64_t better = 5;
       const double sum = std::visit(
-          [&](const auto& loss) { return sample(loss, logits + row, targets + row, scale, grad, better); }, desc_.loss);
-      if (!add_sample(sum, dlogits != nullptr, results)) continue;
+          [&](const auto& loss) { return sample(loss, logits + row, of_sample, scale * weight, grad, better); },
+          desc_.loss);
+      if (!add_sample(weight * sum, dlogits != nullptr, results)) continue;
       results.top1 += better < 1;
       results.top5 += better < 5;
     }

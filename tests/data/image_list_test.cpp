@@ -148,6 +148,18 @@ TEST_CASE("labels in JSON lines may be numbers, and targets a number or a list")
   CHECK(dp::datasets::image_targets(folder.path()).test->classes() == 1);
 }
 
+TEST_CASE("the key sample_weight of JSON lines has the weight of an image") {
+  TemporaryFolder folder;
+  folder.write("a.jpg", corpus_image("jpeg_420"));
+  write_text(folder / "train.jsonl", R"({"path": "a.jpg", "label": "cat", "sample_weight": 0.5}
+{"sample_weight": 3, "path": "a.jpg", "label": "dog"})");
+  write_text(folder / "val.jsonl", R"({"path": "a.jpg", "label": "cat"})");
+  const auto data = dp::datasets::image_list(folder.path()).train;
+  REQUIRE(data->has_weights());
+  CHECK(data->weight(0) == 0.5f);
+  CHECK(data->weight(1) == 3);
+}
+
 TEST_CASE("a bad JSON line is refused with its file and number") {
   const std::string good = R"({"path": "a.jpg", "label": "cat"})";
   const auto second = [&](const std::string& line) { return json_refusal(good + "\n" + line); };

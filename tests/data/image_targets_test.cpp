@@ -84,6 +84,35 @@ TEST_CASE("batches have the targets of their samples") {
   CHECK(rows == 10);
 }
 
+TEST_CASE("a column with the name sample_weight has the weights of the images, and batches have them on request") {
+  const ListedTargets listed("path,x,sample_weight,y\na.jpg,1,0.5,2\nb.jpg,3,2,4\na.jpg,5,0,6\n");
+  const dp::DatasetPair data = listed.open();
+  CHECK(data.train->classes() == 2);
+  CHECK(data.train->has_weights());
+  CHECK_FALSE(data.test->has_weights());
+  CHECK(targets_of(*data.train, 1) == std::vector<float>{3, 4});
+  CHECK(data.train->weight(1) == 2);
+  CHECK(dp::split_off(data.train, 0.5).train->has_weights());
+  dp::Loader plain(data.train, {.batch_size = 3, .shuffle = false});
+  for (const dp::Batch& batch : plain.epoch(0)) CHECK(batch.targets.shape() == dp::Shape{3, 2});
+  dp::Loader weighted(data.train, {.batch_size = 3, .shuffle = false, .targets = {.sample_weights = true}});
+  for (const dp::Batch& batch : weighted.epoch(0)) {
+    REQUIRE(batch.targets.shape() == dp::Shape{3, 3});
+    const auto values = batch.targets.span<float>();
+    CHECK(std::vector<float>(values.begin(), values.end()) == std::vector<float>{1, 2, 0.5f, 3, 4, 2, 5, 6, 0});
+  }
+  CHECK_THROWS_WITH(dp::Loader(data.test, {.targets = {.sample_weights = true}}),
+                    "the data set has no weights of samples");
+}
+
+TEST_CASE("weights that are no numbers from 0 on, or that only some images have, are refused") {
+  for (const std::string bad : {"-1", "nan", "much"})
+    CHECK(ListedTargets("path,x,sample_weight\na.jpg,1,2\nb.jpg,1," + bad + "\n").refusal() ==
+          "train.csv:3: '" + bad + "' is no weight; give a number from 0 on");
+  CHECK(ListedTargets("path,x,sample_weight\na.jpg,1,2\nb.jpg,1\n").refusal() ==
+        "train.csv:3: no sample_weight, unlike other images");
+}
+
 TEST_CASE("a part split off keeps the targets, and images with targets are not replaced by others") {
   const dp::DatasetPair data = ListedTargets("a.jpg,1\nb.jpg,3\na.jpg,5\nb.jpg,7\n", "a.jpg,0\n").open();
   const dp::DatasetPair parts = dp::split_off(data.train, 0.5);

@@ -184,6 +184,32 @@ TEST_CASE("weights of classes are factors of the targets, divided by their mean 
   }
 }
 
+TEST_CASE("the weights of samples are in the last column of the targets, mixed as the images are") {
+  class Weighted final : public SmallDataset {
+   public:
+    using SmallDataset::SmallDataset;
+    bool has_weights() const override { return true; }
+    float weight(std::int64_t index) const override { return static_cast<float>(index); }
+  };
+  const auto dataset = std::make_shared<Weighted>(9, kImage);
+  for (const double alpha : {0.0, 1.0}) {
+    LoaderOptions options{.batch_size = 9};
+    options.targets = {.mixup_alpha = alpha, .sample_weights = true};
+    const Mixed mixed = batches(dataset, options).front();
+    const auto classes = static_cast<std::size_t>(dataset->classes()), columns = classes + 1;
+    REQUIRE(mixed.targets.size() == 9 * columns);
+    const auto own = [&](std::size_t i) {  // the part of image i that stays; 1 too if both have the same class
+      return static_cast<double>(mixed.targets[i * columns + static_cast<std::size_t>(mixed.labels[i])]);
+    };
+    for (std::size_t i = 0; i < 9; ++i) {
+      const double wanted =
+          own(i) * static_cast<double>(mixed.samples[i]) + (1 - own(i)) * static_cast<double>(mixed.samples[8 - i]);
+      if (alpha == 0 || mixed.labels[i] != mixed.labels[8 - i])
+        CHECK(static_cast<double>(mixed.targets[i * columns + classes]) == Approx(wanted).epsilon(1e-5));
+    }
+  }
+}
+
 TEST_CASE("targets for more outputs than the data set has classes are zero there") {
   const auto dataset = std::make_shared<SmallDataset>(9, kImage);
   LoaderOptions options{.batch_size = 9};

@@ -254,6 +254,73 @@ TEST_CASE("with soft targets, training reads targets and an evaluation labels") 
       }
 }
 
+// A weight of 2 counts a sample twice, a weight of 0 not at all.
+TEST_CASE("weights of samples are factors of their losses in training, and an evaluation has none") {
+  const Model model = small_convnet();
+  const std::int64_t outputs = model.output().numel();
+  for (const DeviceKind kind : tested_kinds())
+    for (const OutputLoss& loss : {OutputLoss(MseLoss{}), OutputLoss(SoftCrossEntropyLoss{})})
+      for (const int replicas : {1, 3})
+        for (const LossAt at : {LossAt::local, LossAt::gathered}) {
+          INFO(name_of(loss) << ", " << replicas << " x " << to_string(Device{kind, 0}));
+          DataParallelOptions options = on(kind, replicas, loss);
+          options.loss = at;
+          options.dropout = false;
+          if (std::holds_alternative<SoftCrossEntropyLoss>(loss))
+            options.output_loss.reset(), options.soft_targets = true;
+          DataParallel plain(model, options);
+          options.sample_weights = true;
+          DataParallel weighted(model, options);
+          const auto estimated = estimate_memory(model, options, {6}, {6}, kSgd);
+          weighted.prepare({6}, {6}, {}, {}, kSgd);
+          const Batch batch = targeted_batch(model, 6);
+          Batch twice = batch, other = batch;  // sample 0 in place of sample 1
+          twice.images = batch.images.clone(), twice.targets = batch.targets.clone();
+          std::memcpy(twice.images.rows(1, 2).raw(), batch.images.raw(), batch.images.bytes() / 6);
+          std::memcpy(twice.targets.rows(1, 2).raw(), batch.targets.raw(), batch.targets.bytes() / 6);
+          other.targets = Tensor(Shape{6, outputs + 1});
+          for (std::int64_t row = 0; row < 6; ++row) {
+            float* const to = other.targets.data<float>() + row * (outputs + 1);
+            std::copy_n(batch.targets.data<float>() + row * outputs, outputs, to);
+            to[outputs] = row == 0 ? 2 : row == 1 ? 0 : 1;
+          }
+          for (int step = 0; step < 2; ++step) {
+            plain.train_step(twice, kSgd);
+            weighted.train_step(other, kSgd);
+            CHECK(weighted.take_stats().loss() == Approx(plain.take_stats().loss()).epsilon(1e-6));
+          }
+          CHECK(worst_error(weighted.weights(), plain.weights()).error <= 1e-6);
+          if (options.soft_targets) continue;
+          weighted.evaluate(batch), plain.evaluate(batch);
+          CHECK(weighted.take_stats().loss() == Approx(plain.take_stats().loss()).epsilon(1e-6));
+          for (int replica = 0; replica < replicas; ++replica) {
+            MemoryUse wanted = estimated.at(static_cast<std::size_t>(replica)), held = weighted.memory_use(replica);
+            if (kind == DeviceKind::cuda) wanted.other = held.other = 0;  // the estimate excludes the copies of targets
+            CHECK(wanted.total() == held.total());
+          }
+        }
+}
+
+TEST_CASE("weights of samples need targets, a column of the targets, and numbers from 0 on") {
+  const Model model = small_convnet();
+  DataParallelOptions options = on_cpus(1);
+  options.sample_weights = true;
+  CHECK(refusal([&] { DataParallel(model, options); }) ==
+        "weights of samples require targets: set output_loss or soft_targets");
+  options.output_loss = BceWithLogitsLoss{};
+  DataParallel net(model, options);
+  CHECK_THAT(refusal([&] { net.train_step(targeted_batch(model, 4), kSgd); }),
+             Catch::Contains("give one for each output of model 'small_convnet', and the weight of the sample"));
+  Batch batch = targeted_batch(model, 4);
+  batch.targets = Tensor(Shape{4, model.output().numel() + 1});
+  std::ranges::fill(batch.targets.span<float>(), 0.5f);
+  float& weight = batch.targets.data<float>()[model.output().numel()];
+  weight = 3;  // more than a target of this loss may be
+  net.train_step(batch, kSgd);
+  weight = -1;
+  CHECK(refusal([&] { net.train_step(batch, kSgd); }) == "the weight of a sample is -1; give a number from 0 on");
+}
+
 TEST_CASE("soft targets exclude a loss of outputs and label smoothing") {
   const Model model = small_convnet();
   DataParallelOptions options = on(DeviceKind::cpu, 1, MseLoss{});

@@ -185,7 +185,7 @@ TEST_CASE("the targets of weighted classes and of mixed images give PyTorch's cr
     double sum = 0;
     for (const std::int32_t label : labels) sum += static_cast<double>(weights[static_cast<std::size_t>(label)]);
     Tensor filled(outputs.shape);
-    fill_targets({.own = c.own}, c.options, labels, c.options.mixes() ? 1 : static_cast<double>(batch) / sum, 5,
+    fill_targets({.own = c.own}, c.options, labels, c.options.mixes() ? 1 : static_cast<double>(batch) / sum, 5, 5,
                  filled.data<float>());
     const HostTensor targets{outputs.shape, {filled.data<float>(), filled.data<float>() + filled.numel()}};
     OpRig rig(DeviceKind::reference);

@@ -195,6 +195,41 @@ TEST_CASE("losses of outputs agree with the reference, also scaled") {
       }
 }
 
+TEST_CASE("the weight of a sample is a factor of its loss and of its gradient") {
+  constexpr std::int64_t kBatch = 20, kOutputs = 7;
+  Random random(18, RandomUse::synthetic);
+  const StepInputs inputs{.loss_scale = 0.25f};
+  for (const OutputLoss& loss : kOutputLosses) {
+    const auto [outputs, targets] = random_targets(kBatch, kOutputs, random);
+    HostTensor weighted{{kBatch, kOutputs + 1}, {}};
+    for (std::int64_t n = 0; n < kBatch; ++n) {
+      const auto row = targets.values.begin() + n * kOutputs;
+      weighted.values.insert(weighted.values.end(), row, row + kOutputs);
+      weighted.values.push_back(static_cast<double>(n % 4) / 2);
+    }
+    everywhere([&](OpRig& rig) {
+      INFO(name_of(loss));
+      const LossResult actual = loss_of_outputs(rig, loss, outputs, weighted, inputs);
+      LossResult plain = loss_of_outputs(rig, loss, outputs, targets, inputs);
+      double sum = 0;
+      for (std::int64_t n = 0; n < kBatch; ++n) {
+        const auto rows = [&](const HostTensor& of) {
+          const auto row = of.values.begin() + n * kOutputs;
+          return HostTensor{{1, kOutputs}, {row, row + kOutputs}};
+        };
+        const double weight = static_cast<double>(n % 4) / 2;
+        sum += weight * loss_of_outputs(rig, loss, rows(outputs), rows(targets), inputs).results.loss_sum;
+        for (std::int64_t i = n * kOutputs; i < (n + 1) * kOutputs; ++i)
+          plain.dlogits.values[static_cast<std::size_t>(i)] *= weight;
+      }
+      CHECK(actual.results.loss_sum == Approx(sum).epsilon(1e-6));
+      CHECK(actual.results.samples == kBatch);
+      CHECK(actual.results.top1 == plain.results.top1);
+      CHECK(relative_error(actual.dlogits, plain.dlogits) <= kLossTolerance);
+    });
+  }
+}
+
 TEST_CASE("the slope of each loss of outputs is its difference quotient") {
   constexpr double kStep = 1e-6;
   Random random(16, RandomUse::synthetic);

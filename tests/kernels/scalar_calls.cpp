@@ -38,7 +38,8 @@ LossResult softmax_cross_entropy(OpRig& rig, const HostTensor& logits, const std
 LossResult loss_of_outputs(OpRig& rig, const OutputLoss& loss, const HostTensor& outputs, const HostTensor& targets,
                            const StepInputs& inputs, bool gradient, const StepResults& before,
                            std::optional<float> scale) {
-  const auto op = rig.context().make_op(LossOfOutputs{loss, outputs.shape[0], outputs.shape[1], scale.has_value()});
+  const auto op = rig.context().make_op(
+      LossOfOutputs{loss, outputs.shape[0], outputs.shape[1], scale.has_value(), targets.shape[1] > outputs.shape[1]});
   const std::vector<float> floats(targets.values.begin(), targets.values.end());
   return run_loss(rig, *op, outputs, std::as_bytes(std::span(floats)), inputs, gradient, before, scale);
 }

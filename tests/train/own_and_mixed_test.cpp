@@ -129,7 +129,8 @@ TEST_CASE("a run with a loss of the program's own reports it, and resumes to the
                        }}};
   CHECK(tiny_run(measured).metrics.at(0).value == 129);
   measured.class_weights.assign(10, 1);
-  expect_error(ErrorCode::usage, {"--own-loss excludes --mixup-alpha, --cutmix-alpha and --class-weights"},
+  expect_error(ErrorCode::usage,
+               {"--own-loss excludes --mixup-alpha, --cutmix-alpha, --class-weights and --sample-weights"},
                [&] { Trainer(tiny_model(), tiny_digits(), measured); });
   const TemporaryFolder temp;
   options.output_dir = temp.path();

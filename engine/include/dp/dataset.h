@@ -39,6 +39,9 @@ class Dataset {
   // sample: out.size() is classes().
   virtual bool has_targets() const { return false; }
   virtual void targets(std::int64_t /*index*/, std::span<float> /*out*/) const {}
+  // Whether samples have weights, for TargetOptions::sample_weights; and that of a sample, at least 0.
+  virtual bool has_weights() const { return false; }
+  virtual float weight(std::int64_t /*index*/) const { return 1; }
   // Writes the C*H*W bytes of an image, plane after plane; out.size() is C*H*W. `random` is null, or the random stream
   // of this sample in this epoch. Only a data set that varies its images while reading draws from it.
   virtual void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const = 0;
@@ -141,8 +144,8 @@ std::shared_ptr<const Dataset> image_folder_train(const std::string& folder, std
 // The same images, listed in <folder>/train.csv and <folder>/val.csv (or test.csv): a line path,class for each, quoted
 // as in RFC 4180, with or without a line of names before them. Further fields are ignored. Paths begin at `folder`, or
 // with a slash. Classes are sorted by name, or by value if all are whole numbers. Without train.csv, JSON lines are
-// read from train.jsonl: {"path": "1.jpg", "label": "cat"} for each image; likewise for testing. Errors as above, with
-// file and line.
+// read from train.jsonl: {"path": "1.jpg", "label": "cat"} for each image; likewise for testing. A field with the name
+// sample_weight, or this key, has the weights of the images. Errors as above, with file and line.
 DatasetPair image_list(const std::string& folder, std::int64_t side = 224);
 std::shared_ptr<const Dataset> image_list_train(const std::string& folder, std::int64_t side = 224);
 

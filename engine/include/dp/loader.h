@@ -28,7 +28,9 @@ struct Batch {
   Tensor samples;
   std::int64_t global = 0;  // samples of all ranks' parts; 0: this is the whole batch
   DeviceImages resident{};  // device-resident data set, indexed by `samples`
-  Tensor targets{};         // (B,N) float32, of the N outputs, for DataParallelOptions::output_loss or soft_targets
+  // (B,N) float32, of the N outputs, for DataParallelOptions::output_loss or soft_targets. With sample_weights (B,N+1):
+  // the last column has the weights of the samples.
+  Tensor targets{};
 
   std::int64_t size() const {
     const Tensor& rows = resident.set ? samples : images;
@@ -37,7 +39,8 @@ struct Batch {
   std::int64_t global_size() const { return global ? global : size(); }
 };
 
-// Targets that a loader makes from class numbers, for DataParallelOptions::soft_targets.
+// Targets that a loader makes from class numbers, for DataParallelOptions::soft_targets. sample_weights is also for data
+// sets with targets.
 struct TargetOptions {
   // torchvision's MixUp and CutMix: image i of a batch is mixed with image B-1-i. The part that an image keeps is drawn
   // for each batch from Beta(alpha, alpha), keyed by (seed, epoch, batch). 0: off; else 0.001 to 4. With both, each
@@ -49,8 +52,11 @@ struct TargetOptions {
   float label_smoothing = 0;  // in [0, 1)
   std::int64_t classes = 0;   // numbers for each sample; 0: as many as the data set has classes
 
+  // The weights of the data set's samples, as factors of the loss. They are mixed as images are.
+  bool sample_weights = false;
+
   bool mixes() const { return mixup_alpha > 0 || cutmix_alpha > 0; }
-  bool any() const { return mixes() || !class_weights.empty(); }
+  bool any() const { return mixes() || !class_weights.empty() || sample_weights; }
 };
 
 struct LoaderOptions {

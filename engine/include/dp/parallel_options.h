@@ -166,6 +166,9 @@ struct DataParallelOptions {
   // have labels. A Trainer sets it for mixed images and for weights of classes. Not with label_smoothing, which the
   // targets contain.
   bool soft_targets = false;
+  // With output_loss or soft_targets: the rows of a training batch's targets have one number more, the factor of the
+  // sample's loss. Evaluations have none. The loss is the mean of the products, as with reduction='none' in PyTorch.
+  bool sample_weights = false;
   // A loss of the program's own: the outputs are gathered on the master and copied to the host, and its gradient is
   // scattered. Requires one process, no pipeline, no micro-batches, one shard per replica, and not float16.
   std::optional<OwnLoss> own_loss{};

@@ -25,7 +25,8 @@ namespace dp {
 // bytes and computes its own batches. Both give bitwise equal images.
 enum class ImagesOn { automatic, host, device };
 
-// A figure of a program's own, computed on the host after each evaluation. Requires one process.
+// A figure of a program's own, computed on the host after each evaluation. With ranks, every rank computes it
+// from the outputs of all ranks.
 struct OwnMetric {
   std::string name;  // in records and on the console
   // Gets the outputs of all evaluated samples, in no particular order, with their labels or targets.
@@ -57,6 +58,7 @@ struct TrainerOptions {
   double mixup_alpha = 0, cutmix_alpha = 0;
   std::vector<float> class_weights{};
   bool balance_classes = false;
+  bool sample_weights = false;  // the weights of the training images are factors of their loss
   // Added to EvalReport::metrics, unless the outputs take more than 64 MiB or do not fit on the devices.
   std::vector<OwnMetric> metrics{};
   int workers = 0;  // loader threads; 0: as many as cores are left, 1 to 4

@@ -96,6 +96,7 @@ std::vector<OptionRow> training_rows() {
        Setting::targets,
        {},
        [](const Ran&, const Ran& run) { CHECK(run.summary.at("rmse").is_number()); }},
+      {"--sample-weights", {"--sample-weights"}, {"sample-weights = true"}, Weights::other, Setting::targets},
       {"--huber-delta",
        {"--huber-delta", "0.1"},
        {"huber-delta = 0.1"},

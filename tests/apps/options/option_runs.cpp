@@ -149,12 +149,12 @@ std::int64_t Ran::lines(const std::string& kind) const {
 
 void write_targets(const std::string& folder) {
   fs::create_directory(folder);
-  std::string list;
+  std::string list = "path,one,two,sample_weight\n";
   for (int i = 0; i < 8; ++i) {
     std::ifstream image(std::string(DP_IMAGE_CORPUS "/") + (i % 2 == 0 ? "jpeg_420" : "jpeg_422"), std::ios::binary);
     const std::string name = std::to_string(i) + ".jpg";
     write_text(folder + "/" + name, {std::istreambuf_iterator<char>(image), {}});
-    list += name + "," + std::to_string(i % 2) + "," + std::to_string(i / 4) + "\n";
+    list += name + "," + std::to_string(i % 2) + "," + std::to_string(i / 4) + "," + std::to_string(i % 3) + "\n";
   }
   for (const char* part : {"/train.csv", "/val.csv"}) write_text(folder + part, list);
 }

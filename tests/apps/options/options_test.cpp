@@ -105,17 +105,17 @@ TEST_CASE("every option and subcommand of dp_train is in the table of options") 
 TEST_CASE("every member of the trainer's and the engine's options is set by an option of the table or listed") {
   [[maybe_unused]] auto [epochs, max_steps, batch_size, optimizer, schedule, parallel, measure_split, shuffle, augment,
                          augmentation, drop_last, balanced_sampling, repeats, mixup_alpha, cutmix_alpha, class_weights,
-                         balance_classes, metrics, workers, images_on, dataset_name, output_dir, save_every_epochs,
-                         save_every_steps, checkpoint_hist, resume, init, first_weights, init_partial,
-                         classes_by_position, summary_file, trace_file, profile, dry_run, print_freq, eval_every,
-                         patience, record, program, resumed_with, given_by, stop, finish, unsaved] =
+                         balance_classes, sample_weights, metrics, workers, images_on, dataset_name, output_dir,
+                         save_every_epochs, save_every_steps, checkpoint_hist, resume, init, first_weights,
+                         init_partial, classes_by_position, summary_file, trace_file, profile, dry_run, print_freq,
+                         eval_every, patience, record, program, resumed_with, given_by, stop, finish, unsaved] =
       dp::TrainerOptions{};
   [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, split_weights, bucket_bytes,
                          threads_per_replica, pin_threads, hurried, seed, deterministic, exact_convolutions, tf32,
                          autotune, graphs, logical_shards, pipeline, batch_norm, fold_norms, parameter_groups, amp,
-                         loss_scale, dropout, label_smoothing, output_loss, soft_targets, own_loss, grad_accum_steps,
-                         clip_grad_norm, on_nonfinite, ema_decay, check_replicas, timeout_seconds, trace_first,
-                         trace_steps] = dp::DataParallelOptions{};
+                         loss_scale, dropout, label_smoothing, output_loss, soft_targets, weighted_samples, own_loss,
+                         grad_accum_steps, clip_grad_norm, on_nonfinite, ema_decay, check_replicas, timeout_seconds,
+                         trace_first, trace_steps] = dp::DataParallelOptions{};
   [[maybe_unused]] auto [padding, flip, vflip, rotation, auto_augment, ra_ops, ra_magnitude, augmix_severity,
                          color_jitter, random_erase, interpolation] = dp::Augmentation{};
   [[maybe_unused]] auto [stages, micro_batches, pipeline_schedule, cuts, measured, recompute] = dp::PipelineOptions{};
@@ -195,6 +195,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--mixup-alpha",
                              "--cutmix-alpha",
                              "--class-weights",
+                             "--sample-weights",
                              "--grad-accum-steps",
                              "--clip-grad-norm",
                              "--on-nonfinite",
