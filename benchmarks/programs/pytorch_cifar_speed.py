@@ -30,7 +30,7 @@ def read(folder, names):
 
 
 def whitening(images):
-    """The filters of cifar_speed_whitening(): eigenvectors of the second moments of 2x2 patches, and their negatives."""
+    """As cifar_speed_whitening(): eigenvectors of the second moments of 2x2 patches, and their negatives."""
     patches = F.unfold(images[:5000], 2).transpose(1, 2).reshape(-1, 12).double()
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
     filters = (vectors / (values + 5e-4).sqrt()).T.float().view(12, 3, 2, 2)

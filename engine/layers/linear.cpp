@@ -68,7 +68,7 @@ bool forward_with_loss(Planner& plan, const Node& node, const PlanValue& x, Node
             .w = weight.where,
             .b = plan.parameter_place(node.bias),
             .logits = result.y.where,
-            .labels = {Space::labels},
+            .targets = {Space::labels},
             .inputs = {Space::step_inputs},
             .dlogits = plan.logits_grad,
             .results = {Space::step_results},

@@ -12,23 +12,19 @@ void add_loss(Planner& plan, const PlanValue& logits) {
   if (plan.options.training) grad = plan.new_value(logits.desc).where;
   const bool scaled = plan.options.training && plan.options.scales_loss;
   const Ref scaler{scaled ? Space::loss_scaler : Space::none};
-  if (plan.options.output_loss)
-    plan.add(plan.loss, "loss", "",
-             plan.make(LossOfOutputs{*plan.options.output_loss, batch, outputs, scaled, plan.options.sample_weights}),
+  const auto add = [&](auto op) {
+    plan.add(plan.loss, "loss", "", std::move(op),
              {.logits = logits.where,
               .targets = {Space::labels},
               .inputs = {Space::step_inputs},
               .dlogits = grad,
               .results = {Space::step_results},
               .scaler = scaler});
+  };
+  if (const auto& loss = plan.options.output_loss)
+    add(plan.make(LossOfOutputs{*loss, batch, outputs, scaled, plan.options.sample_weights}));
   else
-    plan.add(plan.loss, "loss", "", plan.make(SoftmaxCrossEntropy{batch, outputs, scaled}),
-             {.logits = logits.where,
-              .labels = {Space::labels},
-              .inputs = {Space::step_inputs},
-              .dlogits = grad,
-              .results = {Space::step_results},
-              .scaler = scaler});
+    add(plan.make(SoftmaxCrossEntropy{batch, outputs, scaled}));
   plan.logits_grad = grad;
 }
 

@@ -48,9 +48,9 @@ void check_parameters(const OutputLoss& loss) {
   }
 }
 
-// Runs an op of the loss family. args_with(outputs, inputs, gradient, results) returns its arguments.
-template <typename Desc, typename Args>
-Loss run_loss(const Desc& desc, const Tensor& outputs, float label_smoothing, const Args& args_with) {
+// Runs an op of the loss family.
+template <typename Desc>
+Loss run_loss(const Desc& desc, const Tensor& outputs, const Tensor& targets, float label_smoothing) {
   const Tensor on_host = outputs.storage()->host_accessible() ? outputs : outputs.clone();
   kernels::Context& context = loss_context(outputs.dtype() == DType::f64 ? DeviceKind::reference : DeviceKind::cpu);
   const auto stream = context.make_stream();
@@ -62,7 +62,12 @@ Loss run_loss(const Desc& desc, const Tensor& outputs, float label_smoothing, co
   Loss loss;
   loss.grad = Tensor(outputs.shape(), outputs.dtype());
   const auto workspace = context.allocate(std::max(op->workspace_bytes(), std::size_t{1}));
-  kernels::run_op<Desc>(*op, *stream, args_with(const_cast<void*>(on_host.raw()), &inputs, loss.grad.raw(), &results),
+  kernels::run_op<Desc>(*op, *stream,
+                        {.logits = const_cast<void*>(on_host.raw()),
+                         .targets = const_cast<void*>(targets.raw()),
+                         .inputs = &inputs,
+                         .dlogits = loss.grad.raw(),
+                         .results = &results},
                         workspace->data());
   stream->synchronize();
   loss.value = results.loss_sum / static_cast<double>(desc.batch);
@@ -80,15 +85,7 @@ Loss cross_entropy(const Tensor& logits, const Tensor& labels, float label_smoot
   for (const std::int32_t label : labels.span<std::int32_t>())
     require(label >= 0 && label < classes, fmt::format("label {} is not one of {} classes", label, classes));
   require(label_smoothing >= 0 && label_smoothing < 1, "label_smoothing must be in [0, 1)");
-  using Desc = kernels::SoftmaxCrossEntropy;
-  return run_loss(Desc{batch, classes}, logits, label_smoothing,
-                  [&](void* from, void* inputs, void* grad, void* results) -> Desc::Args<void*> {
-                    return {.logits = from,
-                            .labels = const_cast<void*>(labels.raw()),
-                            .inputs = inputs,
-                            .dlogits = grad,
-                            .results = results};
-                  });
+  return run_loss(kernels::SoftmaxCrossEntropy{batch, classes}, logits, labels, label_smoothing);
 }
 
 namespace losses {
@@ -116,15 +113,7 @@ Loss output_loss(const OutputLoss& loss, const Tensor& outputs, const Tensor& ta
   require(!targets.empty() && targets.dtype() == DType::f32 && targets.shape() == outputs.shape(),
           fmt::format("targets must be float32 of shape {}, not {} of {}", to_string(outputs.shape()),
                       to_string(targets.dtype()), to_string(targets.shape())));
-  using Desc = kernels::LossOfOutputs;
-  return run_loss(Desc{loss, outputs.shape()[0], outputs.shape()[1]}, outputs, 0,
-                  [&](void* from, void* inputs, void* grad, void* results) -> Desc::Args<void*> {
-                    return {.logits = from,
-                            .targets = const_cast<void*>(targets.raw()),
-                            .inputs = inputs,
-                            .dlogits = grad,
-                            .results = results};
-                  });
+  return run_loss(kernels::LossOfOutputs{loss, outputs.shape()[0], outputs.shape()[1]}, outputs, targets, 0);
 }
 
 }  // namespace dp

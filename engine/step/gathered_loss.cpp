@@ -75,25 +75,20 @@ void GatheredLoss::run(std::int64_t rows) {
     kernels::Op& loss = op(rows);
     void* const logits = alone ? worker_.runner.address(0, plan->logits()) : logits_->data();
     void* const grad = alone ? worker_.runner.address(0, plan->logits_grad()) : grad_->data();
-    void* const targets = const_cast<void*>(current_labels_);
+    const auto run_as = [&]<typename Desc>(const Desc&) {
+      kernels::run_op<Desc>(loss, worker_.compute(),
+                            {.logits = logits,
+                             .targets = const_cast<void*>(current_labels_),
+                             .inputs = worker_.arenas.step_inputs(),
+                             .dlogits = grad,
+                             .results = worker_.arenas.step_results(),
+                             .scaler = worker_.arenas.scaler()},
+                            workspace_->data());
+    };
     if (setup_.output_loss(/*training=*/true))
-      kernels::run_op<kernels::LossOfOutputs>(loss, worker_.compute(),
-                                              {.logits = logits,
-                                               .targets = targets,
-                                               .inputs = worker_.arenas.step_inputs(),
-                                               .dlogits = grad,
-                                               .results = worker_.arenas.step_results(),
-                                               .scaler = worker_.arenas.scaler()},
-                                              workspace_->data());
+      run_as(kernels::LossOfOutputs{});
     else
-      kernels::run_op<kernels::SoftmaxCrossEntropy>(loss, worker_.compute(),
-                                                    {.logits = logits,
-                                                     .labels = targets,
-                                                     .inputs = worker_.arenas.step_inputs(),
-                                                     .dlogits = grad,
-                                                     .results = worker_.arenas.step_results(),
-                                                     .scaler = worker_.arenas.scaler()},
-                                                    workspace_->data());
+      run_as(kernels::SoftmaxCrossEntropy{});
   }
   if (alone) return;
   worker_.compute_communicator->scatter(master ? grad_->data() : nullptr,

@@ -168,7 +168,7 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
   const dnnl::primitive_attr attr = relu_attributes(d.relu, d.training);
   const DnnlDesc bias = bias_desc(d.bias, d.w);
   const bool winograd = has_winograd(d.x, d.w, d.window, options) && options.fast_convolutions &&
-                        winograd_pays(ConvPass::forward, d.w.shape, d.y.shape, d.window);
+                        winograd_pays(ConvPass::forward, d.w.shape, d.y.shape, d.window, has_amx());
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
     return dnnl_compat::conv_forward(dnnl_engine(), requested(d.x), requested(d.w, weight_dims(d.x, d.w)), bias,
                                      requested(d.y), shape, attr);
@@ -179,7 +179,7 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
   }
   const TensorDesc x = resolved(d.x, pd.src_desc()), w = resolved(d.w, pd.weights_desc()),
                    y = resolved(d.y, pd.dst_desc());
-  if (winograd && !is_winograd(pd))
+  if (winograd && (!is_winograd(pd) || own_winograd_pays(ConvPass::forward, d.w.shape, has_amx())))
     if (auto own = make_winograd(Conv2dForward{x, w, y, d.window, d.bias, d.relu, d.training}, options)) return own;
   auto op = std::make_unique<DnnlOp>(dnnl::convolution_forward(pd), pd, options.threads);
   op->input(DNNL_ARG_SRC, pd.src_desc()).input(DNNL_ARG_WEIGHTS, pd.weights_desc());
@@ -193,7 +193,7 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& op
   if (flipping_pays(d))
     if (auto flipped = make_flipped_backward_data(d, options)) return flipped;
   const bool winograd = has_winograd(d.dx, d.w, d.window, options) && options.fast_convolutions &&
-                        winograd_pays(ConvPass::data, d.w.shape, d.dx.shape, d.window);
+                        winograd_pays(ConvPass::data, d.w.shape, d.dx.shape, d.window, has_amx());
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
     return dnnl_compat::conv_backward_data(dnnl_engine(), requested(d.dx), requested(d.w, weight_dims(d.dx, d.w)),
                                            requested(d.dy), shape, forward_hint(d.dx, d.w, d.dy, shape),
@@ -204,7 +204,7 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& op
     if (d.dx.type == DType::bf16) return widened_layer(d, options);
   }
   const TensorDesc dy = resolved(d.dy, pd.diff_dst_desc()), dx = resolved(d.dx, pd.diff_src_desc());
-  if (winograd && !is_winograd(pd)) {
+  if (winograd && (!is_winograd(pd) || own_winograd_pays(ConvPass::data, d.w.shape, has_amx()))) {
     // The weight layout of the forward pass, if the layout is any().
     const DnnlDesc w =
         d.w.layout.any()
@@ -223,8 +223,8 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& op
 std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions& options) {
   if (is_widened(d.x.type, options)) return widened_layer(d, options);
   const DnnlDesc bias = bias_desc(d.bias, d.dw);
-  const bool winograd =
-      has_winograd(d.x, d.dw, d.window, options) && winograd_pays(ConvPass::weights, d.dw.shape, d.dy.shape, d.window);
+  const bool winograd = has_winograd(d.x, d.dw, d.window, options) &&
+                        winograd_pays(ConvPass::weights, d.dw.shape, d.dy.shape, d.window, has_amx());
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
     return dnnl_compat::conv_backward_weights(dnnl_engine(), requested(d.x), requested(d.dw, weight_dims(d.x, d.dw)),
                                               bias, requested(d.dy), shape, forward_hint(d.x, d.dw, d.dy, shape),
@@ -247,7 +247,7 @@ std::unique_ptr<HostOp> make(const Conv2dBackwardWeights& d, const CpuOpOptions&
                    dw = resolved(d.dw, pd.diff_weights_desc());
   if (amx_pays(d))
     if (auto own = make_amx_backward_weights({x, dy, dw, d.window, d.bias}, options)) return own;
-  if (winograd && (!is_winograd(pd) || own_winograd_pays(d.dw.shape)))
+  if (winograd && (!is_winograd(pd) || own_winograd_pays(ConvPass::weights, d.dw.shape, has_amx())))
     if (auto own = make_winograd(Conv2dBackwardWeights{x, dy, dw, d.window, d.bias}, options)) return own;
   auto op = std::make_unique<DnnlOp>(dnnl::convolution_backward_weights(pd), pd, options.threads);
   op->input(DNNL_ARG_SRC, pd.src_desc())

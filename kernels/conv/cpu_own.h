@@ -37,11 +37,11 @@ std::unique_ptr<HostOp> make_winograd(const Conv2dBackwardWeights& desc, const C
 enum class ConvPass { forward, data, weights };
 
 // Whether Winograd pays for these shapes. `result` is the shape of the pass's result; for ConvPass::weights it is the
-// shape of the convolution's output. Only shapes decide, so that equal plans compute equal bits.
-bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window);
+// shape of the convolution's output. `amx`: the processor has it. Nothing is measured, so equal plans compute equal bits.
+bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window, bool amx);
 
-// Whether our own Winograd computes the gradient of these weights faster than oneDNN's: true if the transformed weights
-// (36 floats per pair of channels) far exceed the second-level cache.
-bool own_winograd_pays(const Shape& weights);
+// Whether our own Winograd is faster than oneDNN's for these weights, on processors with AMX or without
+// (docs/decisions/0048).
+bool own_winograd_pays(ConvPass pass, const Shape& weights, bool amx);
 
 }  // namespace dp::kernels

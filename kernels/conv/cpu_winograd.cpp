@@ -230,16 +230,16 @@ std::unique_ptr<HostOp> make_winograd(const Conv2dBackwardWeights& d, const CpuO
 }
 
 // Winograd with tiles of 4 x 4 results needs a quarter of the multiplications of a direct 3 x 3 convolution. It adds
-// transforms of inputs and results, of whole tiles even at image edges, and once per call of the weights. With oneDNN
-// 2.6, for 32 to 512 channels, images of 4 to 56 pixels and batches of 1 to 64,
+// transforms of inputs and results, of whole tiles even at image edges, and once per call of the weights. For 32 to 512
+// channels, images of 4 to 56 pixels and batches of 1 to 64,
 //   direct time / Winograd time = 2.3 * (fraction of tile cells in the image) * tiles / (tiles + weight_tiles)
-// matches measurements on Zen 4 within 15 % if weight_tiles is 24, or 8 for the weight gradient. A Xeon with AMX needs
-// more time for weights that exceed its cache. These constants suit both (docs/decisions/0048).
-bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window) {
+// The constants suit Zen 4 and Ice Lake without AMX, and a Xeon with AMX, which needs more time for weights that exceed
+// its cache (docs/decisions/0048).
+bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window, bool amx) {
   if (!(window.is_square() && window.kernel == 3 && window.stride == 1) || window.padding.h > 1) return false;
   if (weights[0] < 32 || weights[1] < 32) return false;
   constexpr double kFewerProducts = 2.3, kWorthIt = 1.1;
-  const double weight_tiles = pass == ConvPass::weights ? 20 : 36;
+  const double weight_tiles = (pass == ConvPass::weights ? 12 : 28) + (amx ? 8 : 0);
   const std::int64_t tiles = result[0] * ((result[2] + 3) / 4) * ((result[3] + 3) / 4);
   if (tiles == 0) return false;
   const double used = static_cast<double>(result[0] * result[2] * result[3]) / static_cast<double>(16 * tiles);
@@ -247,6 +247,11 @@ bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, con
   return kFewerProducts * used * count / (count + weight_tiles) >= kWorthIt;
 }
 
-bool own_winograd_pays(const Shape& weights) { return weights[0] * weights[1] >= 256 * 256; }
+bool own_winograd_pays(ConvPass pass, const Shape& weights, bool amx) {
+  const std::int64_t pairs = weights[0] * weights[1];
+  const bool large = pairs >= 256 * 256;  // transformed, 36 floats a pair: far more than the second-level cache
+  if (amx) return pass == ConvPass::weights && large;
+  return pass != ConvPass::weights && pairs >= 128 * 128 && !large;
+}
 
 }  // namespace dp::kernels

@@ -330,7 +330,7 @@ DP_ON_CUDA(LinearReluBackward);
 struct LinearLoss {
   static constexpr bool kFused = true;
   static constexpr const char* kName = "linear_loss";
-  DP_ARGS(x, w, b, logits, labels, inputs, dlogits, results, scaler);  // as in LinearForward and SoftmaxCrossEntropy
+  DP_ARGS(x, w, b, logits, targets, inputs, dlogits, results, scaler);  // as in LinearForward and SoftmaxCrossEntropy
   LinearForward linear;
   SoftmaxCrossEntropy loss;
 
@@ -349,7 +349,7 @@ struct LinearLoss {
     constexpr auto at = positions<LinearLoss>();
     members.template add<LinearForward>(std::move(linear_op), {.x = at.x, .w = at.w, .b = at.b, .y = at.logits});
     members.template add<SoftmaxCrossEntropy>(std::move(loss_op), {.logits = at.logits,
-                                                                   .labels = at.labels,
+                                                                   .targets = at.targets,
                                                                    .inputs = at.inputs,
                                                                    .dlogits = at.dlogits,
                                                                    .results = at.results,

@@ -108,7 +108,7 @@ class SoftmaxCrossEntropyOp final : public LossOp {
   void execute(std::span<void* const> pointers, void* workspace) override {
     const auto args = args_of<SoftmaxCrossEntropy>(pointers);
     const float* logits = static_cast<const float*>(args.logits);
-    const std::int32_t* labels = static_cast<const std::int32_t*>(args.labels);
+    const std::int32_t* labels = static_cast<const std::int32_t*>(args.targets);
     const StepInputs& step = *static_cast<const StepInputs*>(args.inputs);
     float* dlogits = static_cast<float*>(args.dlogits);
     run(dlogits != nullptr, *static_cast<StepResults*>(args.results), workspace, [&](std::int64_t n) {

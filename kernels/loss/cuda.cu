@@ -231,7 +231,7 @@ class LossOp final : public CudaOp {
     const auto args = args_of<SoftmaxCrossEntropy>(pointers);
     if (problem_.batch == 0) return;
     launch({"loss", dim3(blocks_for(problem_.batch, kSamples)), dim3(kThreads), stream}, loss_kernel, args.logits,
-           args.labels, args.inputs, scaled_ ? args.scaler : nullptr, args.dlogits, args.results, workspace,
+           args.targets, args.inputs, scaled_ ? args.scaler : nullptr, args.dlogits, args.results, workspace,
            counter_.get(), problem_);
   }
 
@@ -287,7 +287,7 @@ class LinearLossOp final : public CudaOp {
     const auto args = args_of<LinearLoss>(pointers);
     if (problem_.batch == 0) return;
     launch({"linear_loss", dim3(blocks_for(problem_.batch, kSamples)), dim3(kThreads), stream}, linear_loss_kernel,
-           in(args.x), in(args.w), bias_ ? in(args.b) : nullptr, out(args.logits), args.labels, args.inputs,
+           in(args.x), in(args.w), bias_ ? in(args.b) : nullptr, out(args.logits), args.targets, args.inputs,
            scaled_ ? args.scaler : nullptr, args.dlogits, args.results, workspace, counter_.get(), problem_, features_);
   }
 

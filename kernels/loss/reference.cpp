@@ -33,7 +33,7 @@ class SoftmaxCrossEntropyOp final : public ReferenceOp<SoftmaxCrossEntropy> {
 
   void execute(std::span<void* const> pointers, void*) override {
     const auto args = args_of<SoftmaxCrossEntropy>(pointers);
-    const auto* labels = static_cast<const std::int32_t*>(args.labels);
+    const auto* labels = static_cast<const std::int32_t*>(args.targets);
     const auto& inputs = *static_cast<const StepInputs*>(args.inputs);
     double* dlogits = f64(args.dlogits);
     auto& results = *static_cast<StepResults*>(args.results);

@@ -2,6 +2,7 @@
 #include "kernels/conv/cpu_own.h"
 
 #include "kernels/device/cpu/announce.h"
+#include "kernels/device/cpu/bfloat16.h"
 #include "kernels/device/cpu/cpu_layout.h"
 #include "kernels/device/cpu/lanes.h"
 #include "kernels/layer_calls.h"
@@ -16,8 +17,8 @@ using namespace dp::test;
 
 constexpr Window kSame{3, 1, 1};
 
-bool pays(ConvPass pass, std::int64_t batch, std::int64_t channels, std::int64_t size) {
-  return winograd_pays(pass, {channels, channels, 3, 3}, {batch, channels, size, size}, kSame);
+bool pays(ConvPass pass, std::int64_t batch, std::int64_t channels, std::int64_t size, bool amx = true) {
+  return winograd_pays(pass, {channels, channels, 3, 3}, {batch, channels, size, size}, kSame, amx);
 }
 
 struct WinogradCase {
@@ -118,9 +119,9 @@ TEST_CASE("Winograd is used if its tiles are well filled and enough of them shar
     CHECK_FALSE(pays(pass, 64, 64, 5));   // 25 of 64 cells
     CHECK_FALSE(pays(pass, 64, 16, 32));  // few channels
     CHECK_FALSE(pays(pass, 0, 64, 32));
-    CHECK_FALSE(winograd_pays(pass, {64, 64, 3, 3}, {64, 64, 32, 32}, {3, 2, 1}));
-    CHECK_FALSE(winograd_pays(pass, {64, 64, 1, 1}, {64, 64, 32, 32}, {1, 1, 0}));
-    CHECK_FALSE(winograd_pays(pass, {64, 64, 5, 5}, {64, 64, 32, 32}, {5, 1, 2}));
+    CHECK_FALSE(winograd_pays(pass, {64, 64, 3, 3}, {64, 64, 32, 32}, {3, 2, 1}, true));
+    CHECK_FALSE(winograd_pays(pass, {64, 64, 1, 1}, {64, 64, 32, 32}, {1, 1, 0}, true));
+    CHECK_FALSE(winograd_pays(pass, {64, 64, 5, 5}, {64, 64, 32, 32}, {5, 1, 2}, true));
   }
   CHECK(pays(ConvPass::weights, 32, 512, 4));
   CHECK_FALSE(pays(ConvPass::data, 32, 512, 4));
@@ -128,16 +129,21 @@ TEST_CASE("Winograd is used if its tiles are well filled and enough of them shar
 }
 
 TEST_CASE("the limits of the rule for Winograd") {
-  // One full tile per image: 2.3 * tiles / (tiles + 36) >= 1.1, with 20 in place of 36 for the weight gradient.
+  // One full tile per image: 2.3 * tiles / (tiles + 36) >= 1.1, with 20 in place of 36 for the weight gradient. Without
+  // AMX 28 and 12.
   for (const ConvPass pass : {ConvPass::forward, ConvPass::data}) {
     CHECK(pays(pass, 34, 512, 4));
     CHECK_FALSE(pays(pass, 32, 512, 4));
+    CHECK(pays(pass, 26, 512, 4, /*amx=*/false));
+    CHECK_FALSE(pays(pass, 25, 512, 4, /*amx=*/false));
   }
   CHECK(pays(ConvPass::weights, 19, 512, 4));
   CHECK_FALSE(pays(ConvPass::weights, 18, 512, 4));
+  CHECK(pays(ConvPass::weights, 12, 512, 4, /*amx=*/false));
+  CHECK_FALSE(pays(ConvPass::weights, 10, 512, 4, /*amx=*/false));
   for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weights}) {
     const auto limit = [&](std::int64_t out, std::int64_t in, const Window& window) {
-      return winograd_pays(pass, {out, in, 3, 3}, {64, out, 32, 32}, window);
+      return winograd_pays(pass, {out, in, 3, 3}, {64, out, 32, 32}, window, true);
     };
     CHECK(limit(32, 32, kSame));
     CHECK_FALSE(limit(31, 32, kSame));
@@ -145,7 +151,7 @@ TEST_CASE("the limits of the rule for Winograd") {
     CHECK(limit(32, 32, {3, 1, 0}));
     CHECK_FALSE(limit(32, 32, {3, 1, 2}));
     const auto cells = [&](std::int64_t height, std::int64_t width) {
-      return winograd_pays(pass, {64, 64, 3, 3}, {100'000, 64, height, width}, kSame);
+      return winograd_pays(pass, {64, 64, 3, 3}, {100'000, 64, height, width}, kSame, true);
     };
     CHECK(cells(4, 4));
     CHECK(cells(8, 2));        // half of each tile: 1.15
@@ -153,13 +159,23 @@ TEST_CASE("the limits of the rule for Winograd") {
     CHECK_FALSE(cells(2, 9));
     CHECK_FALSE(cells(5, 5));
   }
-  CHECK(own_winograd_pays({256, 256, 3, 3}));
-  CHECK(own_winograd_pays({512, 128, 3, 3}));
-  CHECK_FALSE(own_winograd_pays({255, 256, 3, 3}));
-  CHECK_FALSE(own_winograd_pays({512, 127, 3, 3}));
 }
 
-TEST_CASE("a weight gradient uses our Winograd for many weights, and for few where oneDNN has none") {
+TEST_CASE("our own Winograd computes many weight gradients with AMX, and images of 128 channels without") {
+  for (const ConvPass pass : {ConvPass::forward, ConvPass::data, ConvPass::weights}) {
+    const bool weights = pass == ConvPass::weights;
+    CHECK(own_winograd_pays(pass, {256, 256, 3, 3}, true) == weights);
+    CHECK(own_winograd_pays(pass, {512, 128, 3, 3}, true) == weights);
+    CHECK_FALSE(own_winograd_pays(pass, {255, 256, 3, 3}, true));
+    CHECK_FALSE(own_winograd_pays(pass, {512, 127, 3, 3}, true));
+    CHECK(own_winograd_pays(pass, {128, 128, 3, 3}, false) != weights);
+    CHECK(own_winograd_pays(pass, {255, 256, 3, 3}, false) != weights);
+    CHECK_FALSE(own_winograd_pays(pass, {127, 128, 3, 3}, false));
+    CHECK_FALSE(own_winograd_pays(pass, {256, 256, 3, 3}, false));
+  }
+}
+
+TEST_CASE("a weight gradient uses our Winograd for many weights with AMX, and where oneDNN has none") {
   const CpuOpOptions options{1, false, /*fast_convolutions=*/true};
   const auto is_own = [](const HostOp& op) { return op.implementation().starts_with("own:winograd"); };
   const auto gradient = [&](std::int64_t channels) {
@@ -174,7 +190,8 @@ TEST_CASE("a weight gradient uses our Winograd for many weights, and for few whe
   // Ours requires blocks of channels that fill vectors. oneDNN limited to AVX2 chooses smaller ones.
   const auto many = gradient(256);
   INFO(many->implementation() << " in " << many->tensors()[0].layout.name);
-  CHECK(is_own(*many) == (view_of(many->tensors()[0]).block % kLanes == 0));
+  const bool fits = view_of(many->tensors()[0]).block % kLanes == 0;
+  CHECK(is_own(*many) == (fits && (has_amx() || is_own(*forward))));
   CHECK(is_own(*gradient(64)) == is_own(*forward));  // oneDNN has Winograd for both or for neither
 }
 

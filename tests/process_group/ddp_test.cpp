@@ -317,12 +317,13 @@ TEST_CASE("ddp: a run with targets has the figures of all ranks, those of a run 
                           const auto targets = all.targets.span<float>();
                           return std::accumulate(targets.begin(), targets.end(), 0.0);
                         }}};
-    const RunSummary one = Trainer(ink_model(), ink(), options).run();
+    const DatasetPair data = ink(/*decided=*/std::holds_alternative<BceWithLogitsLoss>(loss));
+    const RunSummary one = Trainer(ink_model(), data, options).run();
     std::vector<RunSummary> ranks(3);
     all_ranks(3, [&](const auto& group) {
       TrainerOptions own = options;
       own.parallel = in_group(own.parallel, group);
-      ranks[static_cast<std::size_t>(group->rank())] = Trainer(ink_model(), ink(), own).run();
+      ranks[static_cast<std::size_t>(group->rank())] = Trainer(ink_model(), data, own).run();
     });
     REQUIRE(one.metrics.size() == (std::holds_alternative<MseLoss>(loss) ? 4 : 3));
     for (const RunSummary& rank : ranks) {

@@ -15,8 +15,8 @@ using namespace dp::test;
 
 namespace {
 
-// Kills a rank and waits for its end while the launcher stands still. Three seconds after a rank has failed the launcher
-// kills all ranks, and would take this one for one of them.
+// Kills a rank and waits for its end while the launcher stands still. Three seconds after a rank has failed, the
+// launcher kills all ranks, and would take this one for one of them.
 void kill_beside_stopped(pid_t launcher, pid_t rank) {
   ::kill(launcher, SIGSTOP);
   CHECK(becomes([&] { return state_of(launcher) == 'T'; }));

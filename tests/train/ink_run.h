@@ -11,10 +11,10 @@
 
 namespace dp::test {
 
-// The digits with two targets each: what the first and the second part of the image have of ink, between 0 and 1.
+// The digits with two targets each: what the upper and the lower half of the image have of ink, or whether that is much.
 class Ink final : public Dataset {
  public:
-  explicit Ink(std::shared_ptr<const Dataset> digits) : digits_(std::move(digits)) {}
+  Ink(std::shared_ptr<const Dataset> digits, bool decided) : digits_(std::move(digits)), decided_(decided) {}
   std::int64_t size() const override { return digits_->size(); }
   Shape image_shape() const override { return digits_->image_shape(); }
   std::int64_t classes() const override { return 2; }
@@ -25,6 +25,8 @@ class Ink final : public Dataset {
     const std::vector<std::uint8_t> image = digits_->image(index);
     out[0] = out[1] = 0;
     for (std::size_t i = 0; i < image.size(); ++i) out[2 * i / image.size()] += static_cast<float>(image[i]) / 25500;
+    for (float& ink : out)
+      if (decided_) ink = ink > 0.5f ? 1 : 0;
   }
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
     digits_->read(index, out, random);
@@ -33,10 +35,11 @@ class Ink final : public Dataset {
 
  private:
   std::shared_ptr<const Dataset> digits_;
+  bool decided_;
 };
 
-inline DatasetPair ink() {
-  return {std::make_shared<Ink>(tiny_digits().train), std::make_shared<Ink>(tiny_digits().test)};
+inline DatasetPair ink(bool decided = false) {
+  return {std::make_shared<Ink>(tiny_digits().train, decided), std::make_shared<Ink>(tiny_digits().test, decided)};
 }
 
 inline Model ink_model() {
