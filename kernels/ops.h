@@ -38,7 +38,8 @@ using OpDesc =
                  GroupNormBackward, NormConv2dForward, NormConv2dBackwardData, NormConv2dBackwardWeights,
                  LinearDropoutForward, Conv2dPoolForward, Conv2dReluBackwardData, LinearPoolBackwardData,
                  LinearReluBackward, LinearLoss, DropoutApply, DropFactors, SoftmaxCrossEntropy, LossOfOutputs, Reorder,
-                 Fill, Accumulate, MovingAverage, OptimizerUpdate, GradNormPartials, GradNormFinish, GatherImages>;
+                 Fill, Accumulate, MovingAverage, OptimizerUpdate, UpdateDirection, TrustRatios, Orthogonalize,
+                 ApplyDirection, GradNormPartials, GradNormFinish, GatherImages>;
 
 const char* name_of(const OpDesc& desc);    // for plans and errors, e.g. "conv2d_forward"
 std::string shapes_of(const OpDesc& desc);  // for errors: " x (64, 1, 28, 28) w (32, 1, 3, 3)"

@@ -92,8 +92,8 @@ std::vector<std::string> with_penalty() {
   std::vector<std::string> names;
   for (const Optimizer& each : every_optimizer())
     std::visit(
-        [&](const auto& own) {
-          if (!own.kDecoupledDecay) names.emplace_back(own.kName);
+        [&]<typename Own>(const Own&) {
+          if (!Own::kDecoupledDecay && kernels::kTensorWork<Own> == TensorWork::none) names.emplace_back(Own::kName);
         },
         each);
   return names;
@@ -196,6 +196,10 @@ OptionTable<Optimizer> make_optimizer_options() {
       "weight of the past in its averages");
   add("opt-centered", accepts::flag(), where<bool>([](auto& own) -> decltype((own.centered)) { return own.centered; }),
       "divide by the deviation from the mean gradient");
+  add("opt-match-rms,!--no-opt-match-rms", accepts::flag(),
+      where<bool>([](auto& own) -> decltype((own.match_rms)) { return own.match_rms; }),
+      "multiply the rate of a matrix by 0.2*sqrt(max(rows, columns)), which fits AdamW's rates, not by "
+      "sqrt(max(1, rows/columns))");
   add("weight-decay,--wd", kRate, where<float>([](auto& own) -> auto& { return own.weight_decay; }),
       "weight decay; an L2 penalty with " + joined(with_penalty(), " and "));
   return table;

@@ -21,6 +21,10 @@ kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks
   return own;
 }
 
+std::vector<Bucket> updated_buckets(const std::vector<Bucket>& buckets, Reduce mode, int rank) {
+  return mode == Reduce::master && rank != 0 ? std::vector<Bucket>() : buckets;
+}
+
 namespace {
 
 std::vector<Range> parts_of(const Replica& replica, const std::vector<Bucket>& buckets, Reduce mode, int ranks) {
@@ -110,7 +114,7 @@ GradientSync::GradientSync(Replica& replica, std::unique_ptr<Communicator> commu
       scaling_(scaling),
       needs_all_values_(needs_all_values),
       own_ranges_(parts_of(replica, buckets_, mode, communicator_ ? communicator_->size() : 1)),
-      optimizer_(replica, own_ranges_, groups),
+      optimizer_(replica, updated_buckets(buckets_, mode, replica.rank()), own_ranges_, groups),
       norm_of_stages_(std::move(stages)),
       norm_(norm_of(replica, buckets_, own_ranges_, scaling, norm_of_stages_)) {
   Context& context = replica.context();
@@ -258,13 +262,18 @@ void GradientSync::update(bool norm) {
     comm_stream_->wait(*gradients_done_);
   }
   if (norm) compute_norm();
+  if (optimizer_.tensors() != nullptr) work_on_tensors();
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) update_bucket(bucket);
 }
 
 void GradientSync::compute_norm() {
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     norm_.sum_own_squares(bucket, stream());
-    if (mode_ == Reduce::sharded && communicator_) share_partials_of_bucket(bucket);
+    if (mode_ != Reduce::sharded || !communicator_) continue;
+    const std::int64_t begin = buckets_[bucket].range.begin;
+    share_partials_of_bucket(bucket, norm_.own_partials(bucket), norm_.partials(bucket), [&](std::int64_t element) {
+      return norm_blocks({begin, element});
+    });
   }
   if (mode_ == Reduce::master && scaling_ && communicator_)  // every replica adapts its own copy of the scale
     communicator_->broadcast(norm_.partials(0), norm_.blocks(), DType::f64, 0, *comm_stream_);
@@ -284,16 +293,38 @@ void GradientSync::share_partials_of_stages() {
   norm_of_stages_.communicator->broadcast(norm_.all_partials(), norm_.all_blocks(), DType::f64, 0, stream());
 }
 
-void GradientSync::share_partials_of_bucket(std::size_t bucket) {
+// Gives every rank all partial sums of a bucket. `own`, `whole`: this rank's first one, and the bucket's.
+// before(element): how many of the bucket belong to elements before this one.
+template <typename Before>
+void GradientSync::share_partials_of_bucket(std::size_t bucket, double* own, double* whole, const Before& before) {
   const Range range = buckets_[bucket].range;
-  for (int rank = 0; rank < communicator_->size(); ++rank)
+  for (int rank = 0; rank < communicator_->size(); ++rank) {
+    const Range slice = slice_of(range.size(), rank, communicator_->size());
     partial_bytes_[static_cast<std::size_t>(rank)] =
-        static_cast<std::size_t>(norm_blocks(slice_of(range.size(), rank, communicator_->size()))) * sizeof(double);
-  double* whole = norm_.partials(bucket);
+        static_cast<std::size_t>(before(range.begin + slice.end) - before(range.begin + slice.begin)) * sizeof(double);
+  }
   const auto ranks = static_cast<std::size_t>(communicator_->size());
   const std::span<const std::size_t> bytes = std::span(partial_bytes_).first(ranks);
-  communicator_->gather(norm_.own_partials(bucket), whole, bytes, 0, *comm_stream_);
-  communicator_->broadcast(whole, norm_blocks(range), DType::f64, 0, *comm_stream_);
+  communicator_->gather(own, whole, bytes, 0, *comm_stream_);
+  communicator_->broadcast(whole, before(range.end) - before(range.begin), DType::f64, 0, *comm_stream_);
+}
+
+// The directions of all parts, and what an optimizer computes with whole tensors of them (TensorUpdate).
+void GradientSync::work_on_tensors() {
+  TensorUpdate& tensors = *optimizer_.tensors();
+  if (tensors.bytes() == 0) return;  // another replica updates everything
+  for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    enter(Phase::update, bucket);
+    optimizer_.find_direction(bucket, stream());
+    if (mode_ != Reduce::sharded || !communicator_) continue;
+    const Range range = buckets_[bucket].range;
+    if (tensors.work() == TensorWork::orthogonal)
+      communicator_->all_gather(tensors.direction(range.begin), range.size(), type_, *comm_stream_);
+    else
+      share_partials_of_bucket(bucket, tensors.partials(own_ranges_[bucket].begin), tensors.partials(range.begin),
+                               [&](std::int64_t element) { return tensors.partials_before(element); });
+  }
+  tensors.finish(stream());
 }
 
 void GradientSync::wait_for_weights() {

@@ -19,6 +19,8 @@ namespace dp::engine {
 
 // The elements of a bucket that `rank` updates. That rank also stores their optimizer state.
 kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks);
+// The buckets in whose update `rank` takes part: all or none.
+std::vector<Bucket> updated_buckets(const std::vector<Bucket>& buckets, Reduce mode, int rank);
 
 // What a stage of a pipeline needs for the norm of the whole gradient, to which all stages of a replica contribute.
 struct GradientNormOfStages {
@@ -83,8 +85,8 @@ class GradientSync {
   void bucket_ready(std::size_t bucket);
   // Calls bucket_ready() for all remaining buckets with first_entry >= `entry`.
   void entries_ready(int entry);
-  // Only for a step without per_bucket. `norm`: computes the gradient norm, for clipping and for skipping the step;
-  // required with a scaled loss.
+  // Only for a step without per_bucket, as are all steps of optimizers with tensor work. `norm`: computes the gradient
+  // norm, for clipping and for skipping the step; required with a scaled loss.
   void update(bool norm);
   // As in Communicator, for the communicators of this object.
   void take_turns(kernels::CaptureTurn* turn);
@@ -112,7 +114,9 @@ class GradientSync {
   void reduce_bucket(std::size_t bucket);
   void update_bucket(std::size_t bucket);
   void compute_norm();
-  void share_partials_of_bucket(std::size_t bucket);
+  void work_on_tensors();
+  template <typename Before>
+  void share_partials_of_bucket(std::size_t bucket, double* own, double* whole, const Before& before);
   void share_partials_of_stages();
   // Whether this replica receives the bucket's weights in the type that layers read, not in full precision.
   bool arrives_in_activation_type(const Bucket& bucket) const;

@@ -1,5 +1,7 @@
 #include "engine/step/local_optimizer.h"
 
+#include <utility>
+
 #include "kernels/comm/communicator.h"
 
 namespace dp::engine {
@@ -45,8 +47,12 @@ void GradientNorm::finish(Stream& stream) {
                           .scaler = replica_.arenas.scaler()});
 }
 
-LocalOptimizer::LocalOptimizer(Replica& replica, const std::vector<Range>& parts, const ParameterGroups& groups)
-    : replica_(replica), element_bytes_(size_of(replica.arenas.table().type())) {
+LocalOptimizer::LocalOptimizer(Replica& replica, std::vector<Bucket> buckets, const std::vector<Range>& parts,
+                               const ParameterGroups& groups)
+    : replica_(replica),
+      all_groups_(groups),
+      element_bytes_(size_of(replica.arenas.table().type())),
+      buckets_(std::move(buckets)) {
   std::int64_t held = 0;
   for (const Range& range : parts) {
     parts_.push_back({range, held});
@@ -71,18 +77,37 @@ std::byte* LocalOptimizer::state(std::size_t slot, const Part& part) {
   return static_cast<std::byte*>(state_->data()) + static_cast<std::size_t>(element) * element_bytes_;
 }
 
-std::size_t LocalOptimizer::bytes_for(const UpdateKind& kind) const {
-  if (state_ != nullptr && kind.keeps(held_)) return held_bytes();
+std::unique_ptr<TensorUpdate> LocalOptimizer::make_tensors(const UpdateKind& kind) const {
+  if (tensor_work(kind) == TensorWork::none) return nullptr;
+  std::vector<Range> ranges;
+  for (const Part& part : parts_) ranges.push_back(part.range);
+  return std::make_unique<TensorUpdate>(replica_.context(), replica_.arenas.table(), buckets_, ranges, all_groups_,
+                                        kind);
+}
+
+std::size_t LocalOptimizer::state_bytes_for(const UpdateKind& kind) const {
+  if (state_ != nullptr && kind.keeps(held_)) return state_->bytes();
   const Part& last = parts_.back();
   return state_bytes(kind, last.offset + last.range.size(), element_bytes_);
 }
 
+std::size_t LocalOptimizer::bytes_for(const UpdateKind& kind) const {
+  if (tensors_ != nullptr && kind == tensors_->kind()) return state_bytes_for(kind) + tensors_->bytes();
+  const auto tensors = make_tensors(kind);
+  return state_bytes_for(kind) + (tensors ? tensors->bytes() : 0);
+}
+
 void LocalOptimizer::ensure_state(const UpdateKind& kind) {
-  const std::size_t bytes = bytes_for(kind);
+  const std::size_t bytes = state_bytes_for(kind);
+  if (tensors_ != nullptr && kind != tensors_->kind()) {
+    replica_.device.subtract_bytes(tensors_->bytes(), &MemoryUse::optimizer);
+    tensors_.reset();
+  }
   if (state_ != nullptr && !kind.keeps(held_)) {
-    replica_.device.subtract_bytes(held_bytes(), &MemoryUse::optimizer);
+    replica_.device.subtract_bytes(state_->bytes(), &MemoryUse::optimizer);
     state_.reset();
   }
+  if (tensors_ == nullptr && (tensors_ = make_tensors(kind)) != nullptr) tensors_->allocate(replica_.device);
   set_kind(kind);
   if (state_ != nullptr) return;
   held_ = kind;
@@ -93,13 +118,27 @@ void LocalOptimizer::set_kind(const UpdateKind& kind) {
   if (kind == kind_ && !ops_.empty()) return;
   kind_ = kind;
   ops_.clear();
+  direction_ops_.clear();
   Context& context = replica_.context();
   const Part& last = parts_.back();
-  for (const Part& part : parts_) {
-    OptimizerUpdate update{part.range.size(), kind_};
-    update.stride = last.offset + last.range.size();
-    if (replica_.arenas.mixed()) update.copy = context.activation_type();
-    ops_.push_back(part.range.size() != 0 ? context.make_op(update) : nullptr);
+  const std::int64_t stride = last.offset + last.range.size();
+  const DType low = context.activation_type();
+  const auto with_copy = [&](auto op) {
+    if (replica_.arenas.mixed()) op.copy = low;
+    return context.make_op(op);
+  };
+  const bool by_tensor = tensor_work(kind) != TensorWork::none;
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const std::int64_t count = parts_[i].range.size();
+    if (count == 0) {
+      ops_.emplace_back();
+      direction_ops_.emplace_back();
+    } else if (by_tensor) {
+      ops_.push_back(with_copy(ApplyDirection{tensors_->segments_in(i), kind_}));
+      direction_ops_.push_back(context.make_op(UpdateDirection{tensors_->segments_in(i), kind_, stride}));
+    } else {
+      ops_.push_back(with_copy(OptimizerUpdate{.count = count, .kind = kind_, .stride = stride}));
+    }
   }
 }
 
@@ -108,19 +147,50 @@ void LocalOptimizer::zero_frozen_gradients(std::size_t part, Stream& stream) {
     run_op<Fill>(*frozen.clear, stream, {.dst = replica_.arenas.gradient(frozen.begin)});
 }
 
+void* LocalOptimizer::groups_of(const Part& part) const {
+  return groups_ ? static_cast<std::byte*>(groups_->data()) + part.range.begin / kGroupElements : nullptr;
+}
+
+void LocalOptimizer::find_direction(std::size_t index, Stream& stream) {
+  const Part& part = parts_[index];
+  if (part.range.size() == 0) return;
+  const std::int64_t begin = part.range.begin;
+  run_op<UpdateDirection>(
+      *direction_ops_[index], stream,
+      {.weights = replica_.arenas.value(begin),
+       .gradients = replica_.arenas.gradient(begin),
+       .state = state(0, part),
+       .groups = groups_of(part),
+       .inputs = replica_.arenas.step_inputs(),
+       .results = replica_.arenas.step_results(),
+       .segments = tensors_->segments(index),
+       .direction = tensors_->direction(begin),
+       .partials = tensors_->work() == TensorWork::trust_ratio ? tensors_->partials(begin) : nullptr});
+}
+
 void LocalOptimizer::update(std::size_t index, Stream& stream) {
   const Part& part = parts_[index];
   if (part.range.size() == 0) return;
-  const auto begin = static_cast<std::size_t>(part.range.begin);
-  run_op<OptimizerUpdate>(
-      *ops_[index], stream,
-      {.weights = replica_.arenas.value(part.range.begin),
-       .gradients = replica_.arenas.gradient(part.range.begin),
-       .state = kind_.slots != 0 ? state(0, part) : nullptr,
-       .groups = groups_ ? static_cast<std::byte*>(groups_->data()) + begin / kGroupElements : nullptr,
-       .inputs = replica_.arenas.step_inputs(),
-       .results = replica_.arenas.step_results(),
-       .copy = replica_.arenas.mixed() ? replica_.arenas.low_value(part.range.begin) : nullptr});
+  const std::int64_t begin = part.range.begin;
+  void* const copy = replica_.arenas.mixed() ? replica_.arenas.low_value(begin) : nullptr;
+  if (tensors_ != nullptr)
+    return run_op<ApplyDirection>(*ops_[index], stream,
+                                  {.weights = replica_.arenas.value(begin),
+                                   .direction = tensors_->direction(begin),
+                                   .groups = groups_of(part),
+                                   .inputs = replica_.arenas.step_inputs(),
+                                   .results = replica_.arenas.step_results(),
+                                   .segments = tensors_->segments(index),
+                                   .ratios = tensors_->work() == TensorWork::trust_ratio ? tensors_->ratios() : nullptr,
+                                   .copy = copy});
+  run_op<OptimizerUpdate>(*ops_[index], stream,
+                          {.weights = replica_.arenas.value(begin),
+                           .gradients = replica_.arenas.gradient(begin),
+                           .state = kind_.slots != 0 ? state(0, part) : nullptr,
+                           .groups = groups_of(part),
+                           .inputs = replica_.arenas.step_inputs(),
+                           .results = replica_.arenas.step_results(),
+                           .copy = copy});
 }
 
 }  // namespace dp::engine

@@ -7,6 +7,7 @@
 
 #include "engine/optimizer/optimizer.h"
 #include "engine/step/replica.h"
+#include "engine/step/tensor_update.h"
 
 namespace dp::engine {
 
@@ -61,8 +62,10 @@ class LocalOptimizer {
     std::int64_t offset = 0;  // element offset of the range in each state tensor
   };
 
-  // `parts`: beginning at multiples of kGroupElements.
-  LocalOptimizer(Replica& replica, const std::vector<kernels::Range>& parts, const ParameterGroups& groups);
+  // `buckets`: in whose update the replica takes part; none, or one for each part. `parts`: beginning at multiples of
+  // kGroupElements. `groups` must outlive this object.
+  LocalOptimizer(Replica& replica, std::vector<Bucket> buckets, const std::vector<kernels::Range>& parts,
+                 const ParameterGroups& groups);
 
   const std::vector<Part>& parts() const { return parts_; }
   int slot_count() const { return held_.slot_count(); }  // of the allocated state
@@ -72,8 +75,8 @@ class LocalOptimizer {
   static std::size_t state_bytes(const UpdateKind& kind, std::int64_t elements, std::size_t element_bytes) {
     return static_cast<std::size_t>(kind.slot_count() * elements) * element_bytes;
   }
-  // Bytes of the state now, and after ensure_state().
-  std::size_t held_bytes() const { return state_ ? state_->bytes() : 0; }
+  // Bytes of the state, and of what an optimizer with tensor work needs beside it, now and after ensure_state().
+  std::size_t held_bytes() const { return (state_ ? state_->bytes() : 0) + (tensors_ ? tensors_->bytes() : 0); }
   std::size_t bytes_for(const UpdateKind& kind) const;
   // Sets the kind of the next updates. Allocates its state, all zeros, unless it exists. Frees a state that this kind
   // does not keep; the device must then be idle.
@@ -85,21 +88,34 @@ class LocalOptimizer {
   void zero_frozen_gradients(std::size_t part, kernels::Stream& stream);
   void update(std::size_t part, kernels::Stream& stream);
 
+  // For optimizers with tensor work; otherwise null. Before update() of any part, find_direction() of every part, and
+  // then TensorUpdate::finish().
+  TensorUpdate* tensors() { return tensors_.get(); }
+  void find_direction(std::size_t part, kernels::Stream& stream);
+
  private:
   struct Frozen {
     std::int64_t begin = 0;  // element
     std::unique_ptr<kernels::Op> clear;
   };
 
+  std::unique_ptr<TensorUpdate> make_tensors(const UpdateKind& kind) const;  // null if it has no tensor work
+  std::size_t state_bytes_for(const UpdateKind& kind) const;
+  void* groups_of(const Part& part) const;
+
   Replica& replica_;
+  const ParameterGroups& all_groups_;
   const std::size_t element_bytes_;
+  const std::vector<Bucket> buckets_;
   std::vector<Part> parts_;
   std::vector<std::vector<Frozen>> frozen_;  // per part
   std::unique_ptr<kernels::Buffer> groups_;  // ParameterGroups::map(); null without groups
   UpdateKind kind_;
   std::vector<std::unique_ptr<kernels::Op>> ops_;  // one per part; null if it is empty
-  UpdateKind held_;                                // of the state
-  std::unique_ptr<kernels::Buffer> state_;         // slot by slot
+  std::vector<std::unique_ptr<kernels::Op>> direction_ops_;
+  std::unique_ptr<TensorUpdate> tensors_;
+  UpdateKind held_;                         // of the state
+  std::unique_ptr<kernels::Buffer> state_;  // slot by slot
 };
 
 }  // namespace dp::engine

@@ -43,7 +43,7 @@ void Worker::train(const Batch& batch, const kernels::StepInputs& inputs, const 
   gradient_sync->wait_for_weights();
   arenas.upload_step_inputs(inputs);
   gradient_sync->optimizer().set_kind(update);
-  gradient_sync->begin(team_.step, !setup_.update_needs_whole_gradient());
+  gradient_sync->begin(team_.step, !update_waits());
   if (setup_.pipelined()) {
     for (int micro = 0; micro < setup_.options.grad_accum_steps; ++micro) {
       clock.progress().reach_item(micro * local_shards());
@@ -220,11 +220,16 @@ void Worker::backward(Items items, bool accumulate, bool last, Work work) {
     gradient_sync->entries_ready(0);  // all buckets that are not reported yet
 }
 
+// Whether no bucket is updated before all are reduced.
+bool Worker::update_waits() const {
+  return setup_.update_needs_whole_gradient() || gradient_sync->optimizer().tensors() != nullptr;
+}
+
 // Updates the buckets that had to wait for the whole gradient, and the moving average. Call it after the last backward
 // pass of the step.
 void Worker::finish_update() {
   clock.enter(Phase::update);
-  if (setup_.update_needs_whole_gradient()) gradient_sync->update(/*norm=*/true);
+  if (update_waits()) gradient_sync->update(setup_.update_needs_whole_gradient());
   update_moving_average();
 }
 

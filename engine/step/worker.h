@@ -70,6 +70,7 @@ class Worker : public Replica {
   void loss_on_master(std::int64_t rows);
   void evaluate(Items items, const Batch& batch, kernels::Range rows);
   void backward(Items items, bool accumulate, bool last, Work work = Work::backward);
+  bool update_waits() const;
   void finish_update();
   void update_moving_average();
   void send(kernels::Link& link, const Border& border, int item);

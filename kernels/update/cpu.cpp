@@ -96,6 +96,130 @@ class OptimizerOp : public HostOp {
   int threads_;
 };
 
+// Sixteen running sums, then a fixed tree: the bits do not depend on the vector width.
+double sum_of_squares(const float* x, std::int64_t count) {
+  constexpr int kSums = 16;
+  double sums[kSums] = {};
+  std::int64_t i = 0;
+  for (; i + kSums <= count; i += kSums)
+#pragma omp simd
+    for (int s = 0; s < kSums; ++s) sums[s] += static_cast<double>(x[i + s]) * static_cast<double>(x[i + s]);
+  for (int s = 0; i < count; ++i, ++s) sums[s] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
+  for (int width = kSums / 2; width > 0; width /= 2)
+    for (int s = 0; s < width; ++s) sums[s] += sums[s + width];
+  return sums[0];
+}
+
+class UpdateDirectionOp : public HostOp {
+ public:
+  UpdateDirectionOp(const UpdateDirection& d, const CpuOpOptions& options)
+      : desc_(d), threads_(threads_for(options.threads, d.count * kNormBlock * 16)) {}
+  std::string implementation() const override { return "own:simd"; }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<UpdateDirection>(pointers);
+    const StepResults& results = *static_cast<const StepResults*>(args.results);
+    if (results.skip != 0) return;
+    with_tensor_work(desc_.kind, [&]<typename Own>() {
+      parallel_ranges(threads_, desc_.count, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t s = begin; s < end; ++s) direct<Own>(args, s);
+      });
+    });
+  }
+
+ private:
+  template <typename Own>
+  void direct(const Pointers<UpdateDirection>& args, std::int64_t number) const {
+    const TensorSegment segment = static_cast<const TensorSegment*>(args.segments)[number];
+    const auto* groups = static_cast<const std::uint8_t*>(args.groups);
+    const UpdateInputs& update = static_cast<const StepInputs*>(args.inputs)->update;
+    const StepResults& results = *static_cast<const StepResults*>(args.results);
+    const float* __restrict weights = static_cast<const float*>(args.weights) + segment.begin;
+    const float* __restrict gradients = static_cast<const float*>(args.gradients) + segment.begin;
+    float* __restrict first = static_cast<float*>(args.state) + segment.begin;
+    float* __restrict second = first + desc_.stride;
+    float* __restrict direction = static_cast<float*>(args.direction) + segment.begin;
+    const SegmentRule<Own, float> rule(update,
+                                       update.groups[groups != nullptr ? groups[segment.begin / kGroupElements] : 0],
+                                       segment.shape, 1, results.clip, number_of(update, results));
+#pragma omp simd
+    for (std::int32_t i = 0; i < segment.count; ++i)
+      direction[i] = rule.direction(gradients[i], weights[i], first[i], second[i]);
+    if constexpr (kTensorWork<Own> == TensorWork::trust_ratio) {
+      double* const sums = static_cast<double*>(args.partials) + 2 * number;
+      sums[0] = sum_of_squares(weights, segment.count);
+      sums[1] = sum_of_squares(direction, segment.count);
+    }
+  }
+
+  UpdateDirection desc_;
+  int threads_;
+};
+
+class TrustRatiosOp : public HostOp {
+ public:
+  explicit TrustRatiosOp(const TrustRatios& d) : tensors_(d.tensors) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<TrustRatios>(pointers);
+    trust_ratios(static_cast<const double*>(args.partials), static_cast<const std::int64_t*>(args.first),
+                 static_cast<double*>(args.ratios), tensors_);
+  }
+
+ private:
+  std::int64_t tensors_;
+};
+
+class ApplyDirectionOp : public HostOp {
+ public:
+  ApplyDirectionOp(const ApplyDirection& d, const CpuOpOptions& options)
+      : desc_(d), threads_(threads_for(options.threads, d.count * kNormBlock * 12)) {}
+  std::string implementation() const override { return "own:simd"; }
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<ApplyDirection>(pointers);
+    StepResults& results = *static_cast<StepResults*>(args.results);
+    if (results.skip != 0) return;
+    with_tensor_work(desc_.kind, [&]<typename Own>() {
+      parallel_ranges(threads_, desc_.count, 1, [&](std::int64_t begin, std::int64_t end) {
+        for (std::int64_t s = begin; s < end; ++s)
+          if (apply<Own>(args, static_cast<const TensorSegment*>(args.segments)[s]) != 0)
+            std::atomic_ref(results.grad_nonfinite).store(1, std::memory_order_relaxed);
+      });
+    });
+  }
+
+ private:
+  // Returns 0, or NaN if an updated weight is NaN or infinite.
+  template <typename Own>
+  static float apply(const Pointers<ApplyDirection>& args, const TensorSegment& segment) {
+    const auto* groups = static_cast<const std::uint8_t*>(args.groups);
+    const UpdateInputs& update = static_cast<const StepInputs*>(args.inputs)->update;
+    const StepResults& results = *static_cast<const StepResults*>(args.results);
+    float* __restrict weights = static_cast<float*>(args.weights) + segment.begin;
+    const float* __restrict direction = static_cast<const float*>(args.direction) + segment.begin;
+    const double ratio =
+        kTensorWork<Own> == TensorWork::trust_ratio ? static_cast<const double*>(args.ratios)[segment.tensor] : 1;
+    const SegmentRule<Own, float> rule(update,
+                                       update.groups[groups != nullptr ? groups[segment.begin / kGroupElements] : 0],
+                                       segment.shape, ratio, results.clip, number_of(update, results));
+    float poison = 0;
+#pragma omp simd reduction(+ : poison)
+    for (std::int32_t i = 0; i < segment.count; ++i) {
+      const float updated = rule.applied(weights[i], direction[i]);
+      weights[i] = updated;
+      poison += updated * 0.0f;
+    }
+    if (args.copy != nullptr)
+      round_range(static_cast<const float*>(args.weights), static_cast<BFloat16*>(args.copy), segment.begin,
+                  segment.begin + segment.count);
+    return poison;
+  }
+
+  ApplyDirection desc_;
+  int threads_;
+};
+
 class MovingAverageOp : public HostOp {
  public:
   MovingAverageOp(const MovingAverage& d, const CpuOpOptions& options)
@@ -117,20 +241,6 @@ class MovingAverageOp : public HostOp {
   std::int64_t count_;
   int threads_;
 };
-
-// Sixteen running sums, then a fixed tree: the bits do not depend on the vector width.
-double sum_of_squares(const float* x, std::int64_t count) {
-  constexpr int kSums = 16;
-  double sums[kSums] = {};
-  std::int64_t i = 0;
-  for (; i + kSums <= count; i += kSums)
-#pragma omp simd
-    for (int s = 0; s < kSums; ++s) sums[s] += static_cast<double>(x[i + s]) * static_cast<double>(x[i + s]);
-  for (int s = 0; i < count; ++i, ++s) sums[s] += static_cast<double>(x[i]) * static_cast<double>(x[i]);
-  for (int width = kSums / 2; width > 0; width /= 2)
-    for (int s = 0; s < width; ++s) sums[s] += sums[s + width];
-  return sums[0];
-}
 
 class GradNormPartialsOp : public HostOp {
  public:
@@ -182,6 +292,13 @@ class GradNormFinishOp : public HostOp {
 
 std::unique_ptr<HostOp> make(const OptimizerUpdate& d, const CpuOpOptions& options) {
   return std::make_unique<OptimizerOp>(d, options);
+}
+std::unique_ptr<HostOp> make(const UpdateDirection& d, const CpuOpOptions& options) {
+  return std::make_unique<UpdateDirectionOp>(d, options);
+}
+std::unique_ptr<HostOp> make(const TrustRatios& d, const CpuOpOptions&) { return std::make_unique<TrustRatiosOp>(d); }
+std::unique_ptr<HostOp> make(const ApplyDirection& d, const CpuOpOptions& options) {
+  return std::make_unique<ApplyDirectionOp>(d, options);
 }
 std::unique_ptr<HostOp> make(const MovingAverage& d, const CpuOpOptions& options) {
   return std::make_unique<MovingAverageOp>(d, options);

@@ -1,4 +1,4 @@
-// OptimizerUpdate, MovingAverage, GradNormPartials, GradNormFinish. The formula of each optimizer is in dp/optimizer.h.
+// The update ops but Orthogonalize. The formula of each optimizer is in dp/optimizer.h.
 // Compiled without contraction of a*b+c (nvcc -fmad=false, host compilers -ffp-contract=off), so that each new value is
 // the same in every build and on the CPU.
 #include "kernels/device/cuda/block.h"
@@ -58,6 +58,70 @@ __global__ void __launch_bounds__(kElementThreads)
       finite &= is_finite(weights[i]);
       if constexpr (kCopies) copy[i] = from_float<Copy>(weights[i]);
     }
+  }
+  if (!finite) atomicExch(&results->grad_nonfinite, 1u);
+}
+
+// One block per segment.
+template <typename Own>
+__global__ void __launch_bounds__(kElementThreads)
+    direction_kernel(const float* weights, const float* gradients, float* state, long long stride,
+                     const std::uint8_t* groups, const StepInputs* inputs, const StepResults* results,
+                     const TensorSegment* segments, float* direction, double* partials) {
+  if (results->skip != 0) return;
+  const TensorSegment segment = segments[blockIdx.x];
+  const UpdateInputs& update = inputs->update;
+  const SegmentRule<Own, float> rule(update, update.groups[groups ? groups[segment.begin / kGroupElements] : 0],
+                                     segment.shape, 1, results->clip, number_of(update, *results));
+  double weight_squares = 0, direction_squares = 0;
+  for (long long i = segment.begin + threadIdx.x; i < segment.begin + segment.count; i += kElementThreads) {
+    const float weight = weights[i];
+    float first = state[i], second = state[i + stride];
+    const float u = rule.direction(gradients[i], weight, first, second);
+    state[i] = first, state[i + stride] = second, direction[i] = u;
+    weight_squares += static_cast<double>(weight) * static_cast<double>(weight);
+    direction_squares += static_cast<double>(u) * static_cast<double>(u);
+  }
+  if constexpr (kTensorWork<Own> == TensorWork::trust_ratio) {
+    weight_squares = block_sum<kElementThreads>(weight_squares);
+    __syncthreads();
+    direction_squares = block_sum<kElementThreads>(direction_squares);
+    if (threadIdx.x == 0) {
+      partials[2 * blockIdx.x] = weight_squares;
+      partials[2 * blockIdx.x + 1] = direction_squares;
+    }
+  }
+}
+
+// One block per tensor.
+__global__ void __launch_bounds__(kElementThreads)
+    trust_ratios_kernel(const double* partials, const std::int64_t* first, double* ratios) {
+  double weight_squares = 0, direction_squares = 0;
+  for (std::int64_t s = first[blockIdx.x] + threadIdx.x; s < first[blockIdx.x + 1]; s += kElementThreads)
+    weight_squares += partials[2 * s], direction_squares += partials[2 * s + 1];
+  weight_squares = block_sum<kElementThreads>(weight_squares);
+  __syncthreads();
+  direction_squares = block_sum<kElementThreads>(direction_squares);
+  if (threadIdx.x == 0) ratios[blockIdx.x] = trust_ratio(weight_squares, direction_squares);
+}
+
+// One block per segment. `copy`: as for update_kernel.
+template <typename Own, typename Copy>
+__global__ void __launch_bounds__(kElementThreads)
+    apply_direction_kernel(float* weights, const float* direction, const std::uint8_t* groups, const StepInputs* inputs,
+                           StepResults* results, const TensorSegment* segments, const double* ratios, Copy* copy) {
+  if (results->skip != 0) return;
+  const TensorSegment segment = segments[blockIdx.x];
+  const UpdateInputs& update = inputs->update;
+  const double ratio = kTensorWork<Own> == TensorWork::trust_ratio ? ratios[segment.tensor] : 1;
+  const SegmentRule<Own, float> rule(update, update.groups[groups ? groups[segment.begin / kGroupElements] : 0],
+                                     segment.shape, ratio, results->clip, number_of(update, *results));
+  bool finite = true;
+  for (long long i = segment.begin + threadIdx.x; i < segment.begin + segment.count; i += kElementThreads) {
+    const float weight = rule.applied(weights[i], direction[i]);
+    weights[i] = weight;
+    finite &= is_finite(weight);
+    if constexpr (!std::is_same_v<Copy, float>) copy[i] = from_float<Copy>(weight);
   }
   if (!finite) atomicExch(&results->grad_nonfinite, 1u);
 }
@@ -154,6 +218,62 @@ class OptimizerOp final : public CudaOp {
   OptimizerUpdate desc_;
 };
 
+class UpdateDirectionOp final : public CudaOp {
+ public:
+  explicit UpdateDirectionOp(const UpdateDirection& desc) : desc_(desc) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<UpdateDirection>(pointers);
+    if (desc_.count == 0) return;
+    const Launch where{"update_direction", dim3(blocks_for(desc_.count, 1)), dim3(kElementThreads), stream};
+    with_tensor_work(desc_.kind, [&]<typename Own>() {
+      launch(where, direction_kernel<Own>, args.weights, args.gradients, args.state, desc_.stride, args.groups,
+             args.inputs, args.results, args.segments, args.direction, args.partials);
+    });
+  }
+
+ private:
+  UpdateDirection desc_;
+};
+
+class TrustRatiosOp final : public CudaOp {
+ public:
+  explicit TrustRatiosOp(const TrustRatios& desc) : tensors_(desc.tensors) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<TrustRatios>(pointers);
+    if (tensors_ == 0) return;
+    launch({"trust_ratios", dim3(blocks_for(tensors_, 1)), dim3(kElementThreads), stream}, trust_ratios_kernel,
+           args.partials, args.first, args.ratios);
+  }
+
+ private:
+  long long tensors_;
+};
+
+class ApplyDirectionOp final : public CudaOp {
+ public:
+  explicit ApplyDirectionOp(const ApplyDirection& desc) : desc_(desc) {}
+
+ protected:
+  void enqueue(cudaStream_t stream, std::span<void* const> pointers, void*) override {
+    const auto args = args_of<ApplyDirection>(pointers);
+    if (desc_.count == 0) return;
+    const Launch where{"apply_direction", dim3(blocks_for(desc_.count, 1)), dim3(kElementThreads), stream};
+    in_type(desc_.copy.value_or(DType::f32), [&]<typename Copy>() {
+      with_tensor_work(desc_.kind, [&]<typename Own>() {
+        launch(where, apply_direction_kernel<Own, Copy>, args.weights, args.direction, args.groups, args.inputs,
+               args.results, args.segments, args.ratios, args.copy);
+      });
+    });
+  }
+
+ private:
+  ApplyDirection desc_;
+};
+
 class MovingAverageOp final : public CudaOp {
  public:
   explicit MovingAverageOp(const MovingAverage& desc) : count_(desc.count) {}
@@ -209,6 +329,15 @@ class GradNormFinishOp final : public CudaOp {
 
 std::unique_ptr<CudaOp> make(const OptimizerUpdate& desc, const CudaOpOptions&) {
   return std::make_unique<OptimizerOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const UpdateDirection& desc, const CudaOpOptions&) {
+  return std::make_unique<UpdateDirectionOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const TrustRatios& desc, const CudaOpOptions&) {
+  return std::make_unique<TrustRatiosOp>(desc);
+}
+std::unique_ptr<CudaOp> make(const ApplyDirection& desc, const CudaOpOptions&) {
+  return std::make_unique<ApplyDirectionOp>(desc);
 }
 std::unique_ptr<CudaOp> make(const MovingAverage& desc, const CudaOpOptions&) {
   return std::make_unique<MovingAverageOp>(desc);

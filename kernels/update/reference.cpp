@@ -40,6 +40,118 @@ class OptimizerOp final : public ReferenceOp<OptimizerUpdate> {
   }
 };
 
+class UpdateDirectionOp final : public ReferenceOp<UpdateDirection> {
+ public:
+  explicit UpdateDirectionOp(const UpdateDirection& desc) : ReferenceOp(desc, {}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<UpdateDirection>(pointers);
+    const UpdateInputs& inputs = static_cast<const StepInputs*>(args.inputs)->update;
+    const auto& results = *static_cast<const StepResults*>(args.results);
+    if (results.skip) return;
+    const auto* groups = static_cast<const std::uint8_t*>(args.groups);
+    const auto* segments = static_cast<const TensorSegment*>(args.segments);
+    const double *weights = f64(args.weights), *gradients = f64(args.gradients);
+    double *first = f64(args.state), *second = first + desc_.stride, *direction = f64(args.direction);
+    with_tensor_work(desc_.kind, [&]<typename Own>() {
+      for (std::int64_t s = 0; s < desc_.count; ++s) {
+        const TensorSegment& segment = segments[s];
+        const SegmentRule<Own, double> rule(inputs, inputs.groups[groups ? groups[segment.begin / kGroupElements] : 0],
+                                            segment.shape, 1, results.clip, number_of(inputs, results));
+        double sums[2] = {};
+        for (std::int64_t i = segment.begin; i < segment.begin + segment.count; ++i) {
+          direction[i] = rule.direction(gradients[i], weights[i], first[i], second[i]);
+          sums[0] += weights[i] * weights[i];
+          sums[1] += direction[i] * direction[i];
+        }
+        if (kTensorWork<Own> == TensorWork::trust_ratio) std::copy_n(sums, 2, f64(args.partials) + 2 * s);
+      }
+    });
+  }
+};
+
+class TrustRatiosOp final : public ReferenceOp<TrustRatios> {
+ public:
+  explicit TrustRatiosOp(const TrustRatios& desc) : ReferenceOp(desc, {}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<TrustRatios>(pointers);
+    trust_ratios(f64(args.partials), static_cast<const std::int64_t*>(args.first), f64(args.ratios), desc_.tensors);
+  }
+};
+
+class ApplyDirectionOp final : public ReferenceOp<ApplyDirection> {
+ public:
+  explicit ApplyDirectionOp(const ApplyDirection& desc) : ReferenceOp(desc, {}) {}
+
+  void execute(std::span<void* const> pointers, void*) override {
+    const auto args = args_of<ApplyDirection>(pointers);
+    const UpdateInputs& inputs = static_cast<const StepInputs*>(args.inputs)->update;
+    auto& results = *static_cast<StepResults*>(args.results);
+    if (results.skip) return;
+    const auto* groups = static_cast<const std::uint8_t*>(args.groups);
+    const auto* segments = static_cast<const TensorSegment*>(args.segments);
+    const double *direction = f64(args.direction), *ratios = f64(args.ratios);
+    double* weights = f64(args.weights);
+    with_tensor_work(desc_.kind, [&]<typename Own>() {
+      for (std::int64_t s = 0; s < desc_.count; ++s) {
+        const TensorSegment& segment = segments[s];
+        const double ratio = kTensorWork<Own> == TensorWork::trust_ratio ? ratios[segment.tensor] : 1;
+        const SegmentRule<Own, double> rule(inputs, inputs.groups[groups ? groups[segment.begin / kGroupElements] : 0],
+                                            segment.shape, ratio, results.clip, number_of(inputs, results));
+        for (std::int64_t i = segment.begin; i < segment.begin + segment.count; ++i) {
+          weights[i] = rule.applied(weights[i], direction[i]);
+          if (!std::isfinite(weights[i])) results.grad_nonfinite = 1;
+          if (desc_.copy) f64(args.copy)[i] = rounded(weights[i], *desc_.copy);
+        }
+      }
+    });
+  }
+};
+
+class OrthogonalizeOp final : public ReferenceOp<Orthogonalize> {
+ public:
+  explicit OrthogonalizeOp(const Orthogonalize& desc) : ReferenceOp(desc, {}) {}
+  std::size_t workspace_bytes() const override {
+    return static_cast<std::size_t>(2 * desc_.side() * desc_.side() + desc_.rows * desc_.columns) * sizeof(double);
+  }
+
+  void execute(std::span<void* const> pointers, void* workspace) override {
+    double* const x = f64(args_of<Orthogonalize>(pointers).x);
+    const std::int64_t rows = desc_.rows, columns = desc_.columns, side = desc_.side(), count = rows * columns;
+    double *const gram = f64(workspace), *const polynomial = gram + side * side,
+                  *const product = polynomial + side * side;
+    double squares = 0;
+    for (std::int64_t i = 0; i < count; ++i) squares += x[i] * x[i];
+    const double norm = std::max(std::sqrt(squares), kLeastMatrixNorm);
+    for (std::int64_t i = 0; i < count; ++i) x[i] /= norm;
+    const bool wide = rows <= columns;
+    const auto [a, b, c] = kNewtonSchulz;
+    for (int step = 0; step < kNewtonSchulzSteps; ++step) {
+      wide ? multiply(x, columns, 1, x, 1, columns, gram, side, side, columns)
+           : multiply(x, 1, columns, x, columns, 1, gram, side, side, rows);
+      multiply(gram, side, 1, gram, side, 1, polynomial, side, side, side);
+      for (std::int64_t i = 0; i < side * side; ++i) polynomial[i] = b * gram[i] + c * polynomial[i];
+      wide ? multiply(polynomial, side, 1, x, columns, 1, product, rows, columns, side)
+           : multiply(x, columns, 1, polynomial, side, 1, product, rows, columns, side);
+      for (std::int64_t i = 0; i < count; ++i) x[i] = a * x[i] + product[i];
+    }
+  }
+
+ private:
+  // result (rows, columns) = p q. p(row, k) = p[row * p_row + k * p_k], q(k, column) = q[k * q_k + column * q_column].
+  static void multiply(const double* p, std::int64_t p_row, std::int64_t p_k, const double* q, std::int64_t q_k,
+                       std::int64_t q_column, double* result, std::int64_t rows, std::int64_t columns,
+                       std::int64_t depth) {
+    for (std::int64_t row = 0; row < rows; ++row)
+      for (std::int64_t column = 0; column < columns; ++column) {
+        double sum = 0;
+        for (std::int64_t k = 0; k < depth; ++k) sum += p[row * p_row + k * p_k] * q[k * q_k + column * q_column];
+        result[row * columns + column] = sum;
+      }
+  }
+};
+
 class MovingAverageOp final : public ReferenceOp<MovingAverage> {
  public:
   explicit MovingAverageOp(const MovingAverage& desc) : ReferenceOp(desc, {}) {}
@@ -110,6 +222,10 @@ class GradNormFinishOp final : public ReferenceOp<GradNormFinish> {
 }  // namespace
 
 std::unique_ptr<HostOp> make(const OptimizerUpdate& desc) { return std::make_unique<OptimizerOp>(desc); }
+std::unique_ptr<HostOp> make(const UpdateDirection& desc) { return std::make_unique<UpdateDirectionOp>(desc); }
+std::unique_ptr<HostOp> make(const TrustRatios& desc) { return std::make_unique<TrustRatiosOp>(desc); }
+std::unique_ptr<HostOp> make(const Orthogonalize& desc) { return std::make_unique<OrthogonalizeOp>(desc); }
+std::unique_ptr<HostOp> make(const ApplyDirection& desc) { return std::make_unique<ApplyDirectionOp>(desc); }
 std::unique_ptr<HostOp> make(const MovingAverage& desc) { return std::make_unique<MovingAverageOp>(desc); }
 std::unique_ptr<HostOp> make(const GradNormPartials& desc) { return std::make_unique<GradNormPartialsOp>(desc); }
 std::unique_ptr<HostOp> make(const GradNormFinish& desc) { return std::make_unique<GradNormFinishOp>(desc); }

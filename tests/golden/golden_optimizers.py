@@ -29,6 +29,63 @@ class Lion(torch.optim.Optimizer):
                 average.copy_(beta2 * average + (1 - beta2) * weight.grad)
 
 
+class Lamb(torch.optim.Optimizer):
+    """timm.optim.Lamb without its gradient clipping; algorithm 2 of the paper, https://arxiv.org/abs/1904.00962."""
+
+    def __init__(self, params, lr=1e-3, betas=(0.9, 0.999), eps=1e-6, weight_decay=0.01):
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay})
+
+    @torch.no_grad()
+    def step(self):
+        for group in self.param_groups:
+            beta1, beta2 = group["betas"]
+            group["step"] = group.get("step", 0) + 1
+            for weight in group["params"]:
+                state = self.state[weight]
+                mean = state.setdefault("exp_avg", torch.zeros_like(weight))
+                square = state.setdefault("exp_avg_sq", torch.zeros_like(weight))
+                mean.copy_(beta1 * mean + (1 - beta1) * weight.grad)
+                square.copy_(beta2 * square + (1 - beta2) * weight.grad**2)
+                root = (square / (1 - beta2 ** group["step"])).sqrt()
+                update = mean / (1 - beta1 ** group["step"]) / (root + group["eps"]) + group["weight_decay"] * weight
+                norms = weight.norm().item(), update.norm().item()
+                ratio = norms[0] / norms[1] if group["weight_decay"] != 0 and min(norms) > 0 else 1
+                weight -= group["lr"] * ratio * update
+
+
+def orthogonalized(matrix, coefficients, steps, eps):
+    """torch.optim._muon._zeropower_via_newtonschulz in the matrix's own type instead of bfloat16."""
+    a, b, c = coefficients
+    x = matrix.T if matrix.size(0) > matrix.size(1) else matrix
+    x = x / x.norm().clamp(min=eps)
+    for _ in range(steps):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    return x.T if matrix.size(0) > matrix.size(1) else x
+
+
+class Muon(torch.optim.Optimizer):
+    """torch.optim.Muon for matrices, but with orthogonalized(); torch.optim.AdamW for the others."""
+
+    def __init__(self, params, lr=1e-3, momentum=0.95, nesterov=True, match_rms=True, betas=(0.9, 0.999), eps=1e-8,
+                 weight_decay=0.1):
+        params = list(params)
+        super().__init__(params, {})
+        torch.optim._muon._zeropower_via_newtonschulz = orthogonalized
+        self.matrices = torch.optim.Muon(
+            [p for p in params if p.ndim == 2], lr=lr, momentum=momentum, nesterov=nesterov, weight_decay=weight_decay,
+            adjust_lr_fn="match_rms_adamw" if match_rms else "original")
+        self.others = torch.optim.AdamW([p for p in params if p.ndim != 2], lr=lr, betas=betas, eps=eps,
+                                        weight_decay=weight_decay)
+
+    def step(self):
+        self.matrices.step()
+        self.others.step()
+        for weight, state in self.matrices.state.items():  # by the names of the engine's slots
+            self.state[weight] = {"exp_avg": state["momentum_buffer"], "exp_avg_sq": torch.zeros_like(weight)}
+        self.state.update(self.others.state)
+
+
 # Each case: its name begins with that of the optimizer; PyTorch's class; the options of dp_train.
 CASES = {
     "sgd": (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight-decay": 0.01}),
@@ -44,12 +101,21 @@ CASES = {
         torch.optim.RMSprop,
         {"lr": 0.001, "opt-eps": 1e-3, "momentum": 0.5, "opt-centered": True, "weight-decay": 0.1},
     ),
+    "lamb": (Lamb, {"lr": 0.01, "opt-eps": 1e-6, "weight-decay": 0.1}),
+    "lamb_other": (Lamb, {"lr": 0.003, "opt-betas": (0.8, 0.95), "opt-eps": 1e-3, "weight-decay": 0}),
+    "muon": (Muon, {"lr": 0.003, "momentum": 0.95, "opt-eps": 1e-8, "weight-decay": 0.1}),
+    "muon_other": (
+        Muon,
+        {"lr": 0.01, "momentum": 0.8, "nesterov": False, "opt-match-rms": False, "opt-betas": (0.8, 0.95),
+         "opt-eps": 1e-3, "weight-decay": 0},
+    ),
 }
 ARGUMENTS = {  # the others have equal names
     "opt-alpha": "alpha",
     "opt-betas": "betas",
     "opt-centered": "centered",
     "opt-eps": "eps",
+    "opt-match-rms": "match_rms",
     "weight-decay": "weight_decay",
 }
 IN_DOUBLE = {"opt-alpha", "opt-betas"}  # the engine has the other numbers in float32

@@ -16,8 +16,9 @@ using namespace dp::test;
 
 constexpr int kSteps = 20;
 constexpr std::int64_t kBatch = 16;
-// Relative to the distance moved. PyTorch's own float32 differs by at most 2e-6 (float32_error in the file).
-constexpr double kFloat32 = 2e-5, kFloat64 = 1e-6;
+// Relative to the distance moved. PyTorch's own float32 differs by at most 2e-6, with Muon 8e-6 (float32_error in the
+// file).
+constexpr double kFloat32 = 2e-5, kFloat64 = 1e-12;
 
 struct Case {
   std::string name;  // in the file
@@ -123,7 +124,7 @@ TEST_CASE("twenty steps equal PyTorch's with every optimizer, device, number of 
             INFO(name);
             const double moved = golden.values(prefix + "moved." + name).values[0];
             CHECK(moved > 0.01);
-            CHECK(distance(weight, golden.values(prefix + "weight." + name)) <= tolerance * moved);
+            CHECK(distance(weight, golden.values(prefix + "weight." + name)) / moved <= tolerance);
           }
           const OptimizerState state = net.optimizer_state();
           CHECK(state.updates == kSteps);

@@ -44,9 +44,16 @@ LossResult loss_of_outputs(OpRig& rig, const OutputLoss& loss, const HostTensor&
   return run_loss(rig, *op, outputs, std::as_bytes(std::span(floats)), inputs, gradient, before, scale);
 }
 
+std::vector<TensorSegment> segments_of(std::int64_t count, TensorOfElement shape) {
+  std::vector<TensorSegment> segments;
+  for (std::int64_t at = 0; at < count; at += kNormBlock)
+    segments.push_back({at, static_cast<std::int32_t>(std::min(kNormBlock, count - at)), 0, shape});
+  return segments;
+}
+
 HostTensor optimizer_update(OpRig& rig, const UpdateKind& kind, HostTensor& weights, const HostTensor& gradients,
                             const std::vector<HostTensor*>& slots, const UpdateInputs& update,
-                            const StepResults& results, const std::vector<std::uint8_t>& groups) {
+                            const StepResults& results, const std::vector<std::uint8_t>& groups, StepResults* after) {
   const DType low = rig.context().activation_type();
   const std::int64_t count = weights.shape.numel();
   OptimizerUpdate desc{count, kind};
@@ -67,9 +74,26 @@ HostTensor optimizer_update(OpRig& rig, const UpdateKind& kind, HostTensor& weig
   inputs.update = update;
   const auto step = rig.upload_bytes(&inputs, sizeof inputs);
   const auto device_results = rig.upload_bytes(&results, sizeof results);
-  rig.run(*rig.context().make_op(desc),
-          {w.data(), g.data(), slots.empty() ? nullptr : device_state.data(), map ? map->data() : nullptr, step->data(),
-           device_results->data(), copy.data()});
+  void* const groups_or_null = map ? map->data() : nullptr;
+  if (tensor_work(kind) == TensorWork::none) {
+    rig.run(*rig.context().make_op(desc), {w.data(), g.data(), slots.empty() ? nullptr : device_state.data(),
+                                           groups_or_null, step->data(), device_results->data(), copy.data()});
+  } else {
+    const std::vector<TensorSegment> segments = segments_of(count, {});
+    const auto parts = static_cast<std::int64_t>(segments.size());
+    const std::vector<double> ones(2 * segments.size(), 1.0);
+    const auto list = rig.upload_bytes(segments.data(), segments.size() * sizeof segments[0]),
+               partials = rig.upload_bytes(ones.data(), ones.size() * sizeof(double)),
+               ratios = rig.upload_bytes(ones.data(), sizeof(double));
+    const DeviceTensor direction = rig.poisoned(w.desc);
+    rig.run(*rig.context().make_op(UpdateDirection{parts, kind, desc.stride}),
+            {w.data(), g.data(), device_state.data(), groups_or_null, step->data(), device_results->data(),
+             list->data(), direction.data(), partials->data()});
+    rig.run(*rig.context().make_op(ApplyDirection{parts, kind, desc.copy}),
+            {w.data(), direction.data(), groups_or_null, step->data(), device_results->data(), list->data(),
+             ratios->data(), copy.data()});
+  }
+  if (after != nullptr) rig.download_bytes(after, *device_results, sizeof *after);
   weights = rig.download_raw(w);
   state = rig.download_raw(device_state);
   for (std::size_t i = 0; i < slots.size(); ++i) std::copy_n(place(i), count, slots[i]->values.begin());

@@ -26,10 +26,13 @@ LossResult loss_of_outputs(OpRig& rig, const OutputLoss& loss, const HostTensor&
 
 // One update of `weights` and of the slots that `kind` uses. `groups`: as OptimizerUpdate's. Returns the copy of the
 // new weights in the rig's activation type, if that differs from the weights' type. Elements without a copy are NaN.
+// With tensor work, the weights are no matrix, and their trust ratio is 1. `after`: the results after the update.
 HostTensor optimizer_update(OpRig& rig, const kernels::UpdateKind& kind, HostTensor& weights,
                             const HostTensor& gradients, const std::vector<HostTensor*>& slots,
                             const kernels::UpdateInputs& inputs, const kernels::StepResults& results,
-                            const std::vector<std::uint8_t>& groups = {});
+                            const std::vector<std::uint8_t>& groups = {}, kernels::StepResults* after = nullptr);
+// One tensor of `count` elements in segments of kNormBlock.
+std::vector<kernels::TensorSegment> segments_of(std::int64_t count, TensorOfElement shape);
 // The inputs of the first update by this optimizer, without parameter groups.
 kernels::UpdateInputs update_inputs(const Optimizer& optimizer);
 // The same for SGD. `momenta` may be null.

@@ -227,20 +227,15 @@ TEST_CASE("every update reports a weight that is not finite, at any place, until
   for (const Optimizer& optimizer : optimizers()) {
     INFO(name_of(optimizer));
     const kernels::UpdateKind kind = kernels::kind_of(optimizer);
-    const StepInputs inputs{.update = update_inputs(optimizer)};
     const auto reported = [&](OpRig& rig, const HostTensor& gradients, std::uint32_t before) {
-      StepResults results;
+      StepResults results, after;
       results.grad_nonfinite = before;
-      const HostTensor zero = zeros({kernels::kMaxSlots * kCount});
-      const DeviceTensor w = rig.upload(ones, rig.plain_full(ones.shape)),
-                         g = rig.upload(gradients, rig.plain_full(ones.shape)),
-                         state = rig.upload(zero, rig.plain_full(zero.shape));
-      const auto step = rig.upload_bytes(&inputs, sizeof inputs), memory = rig.upload_bytes(&results, sizeof results);
-      rig.run(*rig.context().make_op(kernels::OptimizerUpdate{.count = kCount, .kind = kind, .stride = kCount}),
-              {w.data(), g.data(), kind.slots != 0 ? state.data() : nullptr, nullptr, step->data(), memory->data(),
-               nullptr});
-      rig.download_bytes(&results, *memory, sizeof results);
-      return results.grad_nonfinite;
+      HostTensor w = ones;
+      std::vector<HostTensor> state(static_cast<std::size_t>(kind.slot_count()), zeros({kCount}));
+      std::vector<HostTensor*> slots;
+      for (HostTensor& slot : state) slots.push_back(&slot);
+      optimizer_update(rig, kind, w, gradients, slots, update_inputs(optimizer), results, {}, &after);
+      return after.grad_nonfinite;
     };
     everywhere([&](OpRig& rig) {
       CHECK(reported(rig, ones, 0) == 0);

@@ -1,5 +1,6 @@
 #include "kernels_cpu/cpu_case.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -199,6 +200,25 @@ std::vector<CpuCase> every_cpu_op(int threads) {
   c.add(MovingAverage{count}, {1}, true, {range(), range(), step_memory()});
   c.add(OptimizerUpdate{count, kind_of(Sgd{.momentum = 0.9f})}, {0, 2}, true,
         {range(), range(), range(), {}, step_memory(), results_memory()});
+  const kernels::UpdateKind lamb = kind_of(Lamb{});
+  Tensor segments = zeroed(static_cast<std::size_t>(blocks) * sizeof(TensorSegment));
+  for (std::int64_t i = 0; i < blocks; ++i)
+    reinterpret_cast<TensorSegment*>(segments.raw())[i] = {
+        i * kNormBlock, static_cast<std::int32_t>(std::min(kNormBlock, count - i * kNormBlock)), 0, {}};
+  c.add(UpdateDirection{blocks, lamb, count}, {2, 7, 8}, true,
+        {range(),
+         range(),
+         zeroed(static_cast<std::size_t>(count) * 8),
+         {},
+         step_memory(),
+         results_memory(),
+         segments.clone(),
+         range(),
+         zeroed(static_cast<std::size_t>(blocks) * 16)});
+  c.add(ApplyDirection{blocks, lamb, {}}, {0}, true,
+        {range(), range(), {}, step_memory(), results_memory(), segments.clone(), zeroed(8), {}});
+  c.add(Orthogonalize{151, 190}, {0}, true, {range()});
+  c.add(Orthogonalize{190, 151}, {0}, true, {range()});
   c.add(GradNormPartials{count}, {1}, true, {range(), zeroed(static_cast<std::size_t>(blocks) * 8)});
   c.add(GradNormFinish{blocks}, {2}, true,
         {zeroed(static_cast<std::size_t>(blocks) * 8), step_memory(), results_memory()});

@@ -80,6 +80,7 @@ TEST_CASE("our own CPU ops reserve the workspace that they use and no more") {
   CHECK(workspace_of(AddForward{x}) == 0);
   CHECK(workspace_of(Reorder{x, x}) == 0);
   CHECK(workspace_of(GradNormPartials{.count = 5000}) == 0);
+  CHECK(workspace_of(Orthogonalize{.rows = 5, .columns = 3}) == (2 * 3 * 3 + 5 * 3) * sizeof(float));
 }
 
 TEST_CASE("an op that oneDNN rejects names itself, its shapes and oneDNN's reason") {

@@ -67,6 +67,11 @@ TEST_CASE("values beyond the limits of an optimizer's option are refused") {
   CHECK(refusal(RmsProp{.alpha = 0, .momentum = 0.9f, .centered = true}) == "accepted");
   CHECK(refusal(RmsProp{.alpha = 1}) == "--opt-alpha is 1; " + share);
   CHECK(refusal(RmsProp{.momentum = 1}) == "--momentum is 1; " + share);
+  CHECK(refusal(Lamb{.beta1 = 1}) == "--opt-betas is 1; " + share);
+  CHECK(refusal(Muon{.match_rms = false, .beta1 = 0}) == "accepted");
+  CHECK(refusal(Muon{.momentum = 1}) == "--momentum is 1; " + share);
+  CHECK(refusal(Muon{.momentum = 0}) ==
+        "--nesterov requires --momentum above 0; raise the momentum, or use --no-nesterov");
 }
 
 TEST_CASE("the options of an optimizer show and set its own members") {
@@ -77,6 +82,11 @@ TEST_CASE("the options of an optimizer show and set its own members") {
   CHECK(applying(optimizer_options(), Optimizer(RmsProp{.momentum = 0.5f})) ==
         Lines{"optimizer rmsprop", "lr 0.01", "momentum 0.5", "opt-eps 1e-08", "opt-alpha 0.99", "opt-centered off",
               "weight-decay 0"});
+  CHECK(applying(optimizer_options(), Optimizer(Lamb{})) ==
+        Lines{"optimizer lamb", "lr 0.001", "opt-betas 0.9 0.999", "opt-eps 1e-06", "weight-decay 0.01"});
+  CHECK(applying(optimizer_options(), Optimizer(Muon{})) ==
+        Lines{"optimizer muon", "lr 0.001", "momentum 0.95", "nesterov on", "opt-betas 0.9 0.999", "opt-eps 1e-08",
+              "opt-match-rms on", "weight-decay 0.1"});
   Optimizer optimizer = Sgd{.lr = 0.25f, .momentum = 0.5f};
   set(optimizer_options(), "optimizer", optimizer, std::string("sgd"));  // it is SGD already
   CHECK(std::get<Sgd>(optimizer).lr == 0.25f);

@@ -22,6 +22,7 @@ TrainerOptions options_for(const std::string& name) {
       {"opt-eps", {"optimizer", "adamw"}},
       {"opt-alpha", {"optimizer", "rmsprop"}},
       {"opt-centered", {"optimizer", "rmsprop"}},
+      {"opt-match-rms", {"optimizer", "muon"}},
       {"lr-step-size", {"lr-scheduler", "step"}},
       {"lr-gamma", {"lr-scheduler", "step"}},
       {"lr-milestones", {"lr-scheduler", "multistep"}},

@@ -3,7 +3,9 @@
 // An optimizer is a struct: its name, its state, its options, and its rule, the update of one element. Every backend
 // compiles the rule: the reference in double, CPUs and GPUs in float, without fast-math and without contracting a*b+c,
 // so that each new value is the same everywhere. A new optimizer is a struct here with its place in Optimizer, and
-// figures of another implementation in tests/golden/golden_optimizers.py.
+// figures of another implementation in tests/golden/golden_optimizers.py. Lamb and Muon also compute with whole tensors
+// (TensorWork); norms and products of matrices are equal on all replicas, but differ in their last bits between devices
+// of different kinds.
 #pragma once
 
 #include <cmath>
@@ -29,7 +31,7 @@ struct OptimizerSlot {
 
 // The options that rules read, by the names that they have in every optimizer. 0: the optimizer does not have it.
 struct RuleOptions {
-  double momentum = 0, nesterov = 0, beta1 = 0, beta2 = 0, eps = 0, alpha = 0, centered = 0;
+  double momentum = 0, nesterov = 0, beta1 = 0, beta2 = 0, eps = 0, alpha = 0, centered = 0, match_rms = 0;
 
   template <typename Own>
   static constexpr RuleOptions of(const Own& own) {
@@ -40,8 +42,22 @@ struct RuleOptions {
     if constexpr (requires { own.eps; }) options.eps = static_cast<double>(own.eps);
     if constexpr (requires { own.alpha; }) options.alpha = own.alpha;
     if constexpr (requires { own.centered; }) options.centered = own.centered ? 1 : 0;
+    if constexpr (requires { own.match_rms; }) options.match_rms = own.match_rms ? 1 : 0;
     return options;
   }
+};
+
+// What an optimizer computes with whole tensors between two passes over the elements. The first pass updates the slots
+// and computes a direction u, the second one the weights: w = w*keep - lr*factor*u. keep: 1 - lr*weight_decay with
+// kDecoupledDecay, else 1. The rule then has direction() and factor() instead of operator().
+enum class TensorWork {
+  none,         // the rule computes new weights in one pass
+  trust_ratio,  // the norms of the weights and of u, whose quotient is passed to factor()
+  orthogonal,   // u of a matrix is orthogonalised (kernels::Orthogonalize)
+};
+// The tensor of an element. With TensorWork::orthogonal: rows and columns of a matrix; 0 for other parameters.
+struct TensorOfElement {
+  std::int32_t rows = 0, columns = 0;
 };
 
 // torch.optim.SGD: g += weight_decay*w; m = momentum*m + g; w -= lr*(nesterov ? g + momentum*m : m).
@@ -91,9 +107,12 @@ struct AdamRule {
         root2(T(std::sqrt(1 - power(options.beta2, update)))),
         eps(T(options.eps)) {}
   constexpr T operator()(T gradient, T weight, T& mean, T& square) const {
+    return weight - direction(gradient, mean, square);
+  }
+  constexpr T direction(T gradient, T& mean, T& square) const {
     mean = keep1 * mean + share1 * gradient;
     square = keep2 * square + share2 * gradient * gradient;
-    return weight - step * (mean / (std::sqrt(square) / root2 + eps));
+    return step * (mean / (std::sqrt(square) / root2 + eps));
   }
 
  private:
@@ -206,8 +225,87 @@ struct RmsProp {
   };
 };
 
+// LAMB (You et al. 2019, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes"), as in timm, whose
+// max_grad_norm is DataParallelOptions::clip_grad_norm: u = (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) +
+// weight_decay*w, with m and v of Adam; w -= lr * ratio * u. ratio: norm(w) / norm(u) over the parameter's tensor; 1 if
+// a norm is 0, or if the parameter has no weight decay.
+struct Lamb {
+  static constexpr const char* kName = "lamb";
+  static constexpr OptimizerSlot kSlots[] = {{"exp_avg"}, {"exp_avg_sq"}};
+  static constexpr bool kDecoupledDecay = false;
+  static constexpr TensorWork kTensorWork = TensorWork::trust_ratio;
+
+  float lr = 1e-3f;
+  double beta1 = 0.9, beta2 = 0.999;
+  float eps = 1e-6f;
+  float weight_decay = 1e-2f;
+
+  template <typename T>
+  struct Rule {
+    AdamRule<T> adam;
+
+    constexpr Rule(const RuleOptions& options, std::int64_t update) : adam(options, 1, update) {}
+    // The gradient is clipped. Updates the slots.
+    constexpr T direction(T gradient, T weight, T decay, TensorOfElement, T& mean, T& square) const {
+      return adam.direction(gradient, mean, square) + decay * weight;
+    }
+    static constexpr double factor(const RuleOptions&, double decay, double ratio, TensorOfElement) {
+      return decay != 0 ? ratio : 1;
+    }
+  };
+};
+
+// Muon (Jordan et al. 2024, https://kellerjordan.github.io/posts/muon) as torch.optim.Muon, after
+// w *= 1 - lr*weight_decay. Of matrices: m = momentum*m + (1-momentum)*g; w -= lr*factor * O(nesterov ?
+// momentum*m + (1-momentum)*g : m). O: five Newton-Schulz iterations, see kernels::Orthogonalize; in float32, where
+// PyTorch uses bfloat16. A matrix is a parameter of two or more dimensions, (first dimension, product of the others),
+// with more than one column: weights of convolutions and linear layers, the classifier's too. All other parameters
+// are updated as by AdamW, with the same learning rate.
+struct Muon {
+  static constexpr const char* kName = "muon";
+  // exp_avg: m of matrices, Adam's of others. exp_avg_sq: 0 for matrices.
+  static constexpr OptimizerSlot kSlots[] = {{"exp_avg"}, {"exp_avg_sq"}};
+  static constexpr bool kDecoupledDecay = true;
+  static constexpr TensorWork kTensorWork = TensorWork::orthogonal;
+
+  float lr = 1e-3f;
+  float momentum = 0.95f;
+  bool nesterov = true;
+  // The factor of (rows, columns). true: 0.2*sqrt(max(rows, columns)), PyTorch's "match_rms_adamw", with which one
+  // learning rate fits matrices and other parameters. false: sqrt(max(1, rows/columns)), PyTorch's "original".
+  bool match_rms = true;
+  double beta1 = 0.9, beta2 = 0.999;
+  float eps = 1e-8f;
+  float weight_decay = 0.1f;
+
+  template <typename T>
+  struct Rule {
+    AdamRule<T> adam;
+    T keep, share;
+    bool nesterov;
+
+    constexpr Rule(const RuleOptions& options, std::int64_t update)
+        : adam(options, 1, update),
+          keep(T(options.momentum)),
+          share(T(1 - options.momentum)),
+          nesterov(options.nesterov != 0) {}
+    constexpr T direction(T gradient, T /*weight*/, T /*decay*/, TensorOfElement tensor, T& mean, T& square) const {
+      if (tensor.rows == 0) return adam.direction(gradient, mean, square);
+      mean = keep * mean + share * gradient;
+      return nesterov ? keep * mean + share * gradient : mean;
+    }
+    static constexpr double factor(const RuleOptions& options, double /*decay*/, double /*ratio*/,
+                                   TensorOfElement tensor) {
+      if (tensor.rows == 0) return 1;
+      const double rows = tensor.rows, columns = tensor.columns;
+      if (options.match_rms != 0) return 0.2 * std::sqrt(rows > columns ? rows : columns);
+      return rows > columns ? std::sqrt(rows / columns) : 1;
+    }
+  };
+};
+
 // Every alternative has `lr` and `weight_decay`.
-using Optimizer = std::variant<Sgd, AdamW, Lion, Adam, RmsProp>;
+using Optimizer = std::variant<Sgd, AdamW, Lion, Adam, RmsProp, Lamb, Muon>;
 
 std::string_view name_of(const Optimizer& optimizer);  // kName: "sgd", "adamw"
 float& learning_rate(Optimizer& optimizer);

@@ -70,7 +70,7 @@ BatchMemory memory_of_batches(const ModelSetup& setup, int rank, int stage, cons
   return memory;
 }
 
-MemoryUse memory_of_run(const ModelSetup& setup, int rank, int stage, const kernels::Context& context,
+MemoryUse memory_of_run(const ModelSetup& setup, int rank, int stage, kernels::Context& context,
                         const std::vector<std::vector<Bucket>>& buckets, const UpdateKind& update) {
   const DataParallelOptions& o = setup.options;
   const Arenas::Sizes sizes = setup.sizes_of(rank, stage, context);
@@ -79,8 +79,16 @@ MemoryUse memory_of_run(const ModelSetup& setup, int rank, int stage, const kern
   if (o.reduce_dtype == DType::bf16 && setup.shards() > 1)
     use.gradients += RoundedGradients::bytes(own, static_cast<std::size_t>(setup.local_shards()));
   std::int64_t updated = 0;
-  for (const Bucket& bucket : own) updated += updated_by(bucket, o.reduce, rank, setup.replica_count()).size();
+  std::vector<kernels::Range> parts;
+  for (const Bucket& bucket : own) {
+    parts.push_back(updated_by(bucket, o.reduce, rank, setup.replica_count()));
+    updated += parts.back().size();
+  }
   use.optimizer = LocalOptimizer::state_bytes(update, updated, setup.element_bytes());
+  if (kernels::tensor_work(update) != TensorWork::none)
+    use.optimizer += TensorUpdate(context, *setup.stage(stage).table, updated_buckets(own, o.reduce, rank), parts,
+                                  *setup.stage(stage).groups, update)
+                         .bytes();
   // All stages hold the partial sums of the norm of the whole gradient.
   const bool joins = setup.pipelined() && setup.update_needs_whole_gradient();
   for (const std::vector<Bucket>& of_stage : buckets)

@@ -77,7 +77,7 @@ BatchMemory memory_of_batches(const ModelSetup& setup, int rank, int stage, cons
 
 // What a worker needs for the whole run: weights, gradients, running statistics, the optimizer's state, the moving
 // average. `buckets`: of every stage.
-MemoryUse memory_of_run(const ModelSetup& setup, int rank, int stage, const kernels::Context& context,
+MemoryUse memory_of_run(const ModelSetup& setup, int rank, int stage, kernels::Context& context,
                         const std::vector<std::vector<Bucket>>& buckets, const UpdateKind& update);
 
 }  // namespace dp::engine

@@ -34,6 +34,7 @@ foreach(name
     resample/cuda
     tuning/trial_kernels
     update/cuda
+    update/cuda_orthogonal
 )
   list(APPEND dp_cuda_kernels ${PROJECT_SOURCE_DIR}/kernels/${name}.cu)
 endforeach()

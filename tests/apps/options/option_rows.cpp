@@ -21,7 +21,7 @@ std::vector<OptionRow> training_rows() {
     CHECK(base.has("checkpoints/last/ema.safetensors"));
     CHECK(base.text("checkpoints/last/ema.safetensors") != run.text("checkpoints/last/ema.safetensors"));
   };
-  const Words adamw{"--optimizer", "adamw"}, rmsprop{"--optimizer", "rmsprop"};
+  const Words adamw{"--optimizer", "adamw"}, rmsprop{"--optimizer", "rmsprop"}, muon{"--optimizer", "muon"};
   const Words step{"--lr-scheduler", "step"}, multistep{"--lr-scheduler", "multistep"};
   const Words polynomial{"--lr-scheduler", "polynomial"}, onecycle{"--lr-scheduler", "onecycle"};
   return {
@@ -41,6 +41,7 @@ std::vector<OptionRow> training_rows() {
       {"--opt-eps", {"--opt-eps", "0.01"}, {"opt-eps = 0.01"}, Weights::other, Setting::mlp, adamw},
       {"--opt-alpha", {"--opt-alpha", "0.5"}, {"opt-alpha = 0.5"}, Weights::other, Setting::mlp, rmsprop},
       {"--opt-centered", {"--opt-centered"}, {"opt-centered = true"}, Weights::other, Setting::mlp, rmsprop},
+      {"--opt-match-rms", {"--no-opt-match-rms"}, {"opt-match-rms = false"}, Weights::other, Setting::mlp, muon},
       {"--weight-decay", {"--weight-decay", "0.01"}, {"weight-decay = 0.01"}, Weights::other},
       {"--freeze", {"--freeze", "fc1.*"}, {"freeze = [\"fc1.*\"]"}, Weights::other},
       {"--lr-factor",

@@ -76,6 +76,15 @@ TEST_CASE("the memory estimate follows options that change the kernels, the stat
   check("three threads", options, momentum);
   for (const Optimizer& optimizer : engine::every_optimizer())
     check(std::string(name_of(optimizer)).c_str(), on_cpus(2), optimizer);
+  for (const Optimizer& optimizer : {Optimizer(Lamb{}), Optimizer(Muon{})}) {
+    options = on_cpus(2);
+    options.reduce = Reduce::master;
+    options.bucket_bytes = 4000;
+    check("directions of the master alone", options, optimizer);
+    options = on_cpus(4);
+    options.pipeline = {.stages = 2, .micro_batches = 3};
+    check("directions of stages", options, optimizer);
+  }
   check("three slots", on_cpus(2), RmsProp{.momentum = 0.9f, .centered = true});
   options = on_cpus(2);
   options.parameter_groups = {{.pattern = "a.*", .frozen = true}};
