@@ -25,14 +25,14 @@ constexpr const char* kCommandLine = "command line";
 const std::vector<std::string> kShells{"bash", "zsh", "fish", "man"};
 // The options that these subcommands accept.
 const std::vector<std::string_view> kSelftestOptions{"gpus", "num-gpus", "cpu", "replicas-per-device", "engine"};
-const std::vector<std::string_view> kCheckOptions{"model",   "dataset",     "data-path", "input",
-                                                  "classes", "images",      "seed",      "workers",
-                                                  "quiet",   "no-progress", "val-split", "image-size"};
+const std::vector<std::string_view> kCheckOptions{"model",     "dataset",    "data-path", "input",        "classes",
+                                                  "images",    "seed",       "workers",   "quiet",        "no-progress",
+                                                  "val-split", "image-size", "crop-pct",  "interpolation"};
 const std::vector<std::string_view> kFetchOptions{"data-path", "quiet", "no-progress"};
 // dp_train's own options that a run records beside those of dp::run_options().
 const std::vector<std::string_view> kRecordedOptions{"model",      "data-path", "classes-from", "input",
                                                      "classes",    "images",    "bad-images",   "val-split",
-                                                     "image-size", "mean",      "std"};
+                                                     "image-size", "crop-pct",  "mean",         "std"};
 
 // Options from one source: the record of a resumed run, a file, the command line.
 struct Layer {
@@ -205,7 +205,8 @@ void record_data(Command& command) {
   command.trainer.record.emplace_back("data-path", full);
   // `position` is not recorded: after such a run its checkpoints have the names of the data.
   if (command.classes_from == "data") command.trainer.record.emplace_back("classes-from", command.classes_from);
-  for (const char* const name : {"input", "classes", "images", "bad-images", "val-split", "image-size", "mean", "std"})
+  for (const char* const name :
+       {"input", "classes", "images", "bad-images", "val-split", "image-size", "crop-pct", "mean", "std"})
     command.trainer.record.emplace_back(name, command_table().get(name, command));
 }
 
@@ -432,6 +433,12 @@ void add_what(Table& table) {
       .add("image-size,--img-size", accepts::whole(1, 4096), &Command::image_size,
            "imagefolder, imagelist, imagetargets, imageshards: rows and columns of the images that the network gets")
       .shown("224");
+  table
+      .add(
+          "crop-pct", accepts::number(0.05, 1), &Command::crop_pct,
+          "imagefolder, imagelist, imagetargets, imageshards: for evaluations, resize the shorter side to image-size / "
+          "crop-pct before the central crop")
+      .shown("0.875");
   table.add("val-split", accepts::number(1e-6, 0.999999), &Command::val_split,
             "test on this part of the training images of each class, chosen by --seed, instead of the test set");
   table

@@ -33,6 +33,7 @@ struct Command {
   std::string classes_from = "checkpoint";
   std::optional<std::string> bad_images;   // "fail" or "skip"
   std::optional<std::int64_t> image_size;  // rows and columns of decoded images
+  std::optional<double> crop_pct;          // their part that an evaluation sees
   std::optional<double> val_split;         // the part of the training images that is the test set
   std::vector<double> mean, std;           // of the images, per channel; empty: those of the data set
 

@@ -36,6 +36,9 @@ void check_belongs(const Command& command, const std::string& dataset) {
   if (command.image_size && !decodes_files(dataset))
     usage("--image-size requires --dataset imagefolder, imagelist, imagetargets or imageshards, but the data set is " +
           dataset);
+  if (command.crop_pct && !decodes_files(dataset))
+    usage("--crop-pct requires --dataset imagefolder, imagelist, imagetargets or imageshards, but the data set is " +
+          dataset);
   if ((dataset == "digits" || dataset == "synthetic") && command.given.contains("data-path") &&
       !command.given.contains("dataset"))
     usage("--data-path requires --dataset: " + dataset + ", the default, reads no files; add for example " +
@@ -91,13 +94,16 @@ dp::DatasetPair open_files(const Command& command, const std::string& dataset) {
       folder = std::filesystem::absolute(folder).lexically_normal().string();
     const dp::datasets::Entry& entry = dp::datasets::find(dataset);
     const std::int64_t side = command.image_size.value_or(entry.image[1]);
+    dp::Resizing resizing;
+    if (command.crop_pct) resizing.crop_pct = *command.crop_pct;
+    if (const auto& chosen = command.trainer.augmentation.interpolation) resizing.interpolation = *chosen;
     dp::DatasetPair data;
     if (entry.open_sized == nullptr)
       data = entry.open(folder, command.trainer.parallel.seed);
     else if (command.val_split)
-      data.train = entry.open_train(folder, side);
+      data.train = entry.open_train(folder, side, resizing);
     else
-      data = entry.open_sized(folder, side);
+      data = entry.open_sized(folder, side, resizing);
     if (command.val_split) data = dp::split_off(data.train, *command.val_split, command.trainer.parallel.seed);
     if (command.bad_images == "skip") data = {dp::replace_bad_images(data.train), dp::replace_bad_images(data.test)};
     return data;

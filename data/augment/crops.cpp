@@ -9,14 +9,24 @@ namespace {
 constexpr int kFraction = 22;
 constexpr std::int32_t kHalf = 1 << (kFraction - 1);
 
-std::uint8_t rounded(std::int32_t sum) { return static_cast<std::uint8_t>(std::min(sum >> kFraction, 255)); }
+std::uint8_t rounded(std::int32_t sum) { return static_cast<std::uint8_t>(std::clamp(sum >> kFraction, 0, 255)); }
+
+// Weights at a distance of 0 or more, in outputs. The cubic is that of Keys with a = -0.5.
+double triangle(double distance) { return std::max(1.0 - distance, 0.0); }
+double cubic(double x) {
+  constexpr double a = -0.5;
+  if (x < 1.0) return ((a + 2.0) * x - (a + 3.0)) * x * x + 1;
+  return x < 2.0 ? (((x - 5) * x + 8) * x - 4) * a : 0.0;
+}
 
 }  // namespace
 
-void Resizer::Axis::prepare(std::int64_t in, std::int64_t out, std::int64_t begin, std::int64_t count) {
+void Resizer::Axis::prepare(std::int64_t in, std::int64_t out, std::int64_t begin, std::int64_t count,
+                            Interpolation by) {
+  const bool is_cubic = by == Interpolation::bicubic;
   const double scale = static_cast<double>(in) / static_cast<double>(out);
-  const double reach = std::max(scale, 1.0);
-  const double per_input = 1.0 / reach;
+  const double widened = std::max(scale, 1.0), reach = is_cubic ? 2.0 * widened : widened;
+  const double per_input = 1.0 / widened;
   stride = 2 * static_cast<std::int64_t>(std::ceil(reach)) + 1;
   taps.resize(static_cast<std::size_t>(count));
   weights.resize(static_cast<std::size_t>(count * stride));
@@ -28,19 +38,46 @@ void Resizer::Axis::prepare(std::int64_t in, std::int64_t out, std::int64_t begi
     double sum = 0;
     for (std::int64_t k = 0; k < end - first; ++k) {
       const double distance = std::abs((static_cast<double>(first + k) - centre + 0.5) * per_input);
-      sum += exact[static_cast<std::size_t>(k)] = std::max(1.0 - distance, 0.0);
+      sum += exact[static_cast<std::size_t>(k)] = is_cubic ? cubic(distance) : triangle(distance);
     }
-    for (std::int64_t k = 0; k < end - first; ++k)
+    for (std::int64_t k = 0; k < end - first; ++k) {
+      const double weight = exact[static_cast<std::size_t>(k)] / sum;
       weights[static_cast<std::size_t>(i * stride + k)] =
-          static_cast<std::int32_t>(exact[static_cast<std::size_t>(k)] / sum * (1 << kFraction) + 0.5);
+          static_cast<std::int32_t>(weight * (1 << kFraction) + (weight < 0 ? -0.5 : 0.5));
+    }
     taps[static_cast<std::size_t>(i)] = {first, end - first};
   }
 }
 
+// One input for each output. Adds up the positions as Pillow does, whose rounding decides between neighbours.
+void Resizer::Axis::prepare_nearest(std::int64_t in, std::int64_t out, std::int64_t begin, std::int64_t count) {
+  const double scale = static_cast<double>(in) / static_cast<double>(out);
+  taps.resize(static_cast<std::size_t>(count));
+  double at = scale * 0.5;
+  for (std::int64_t i = 0; i < begin + count; ++i, at += scale)
+    if (i >= begin) taps[static_cast<std::size_t>(i - begin)] = {std::min(static_cast<std::int64_t>(at), in - 1), 1};
+}
+
+void Resizer::copy_nearest(RgbView source, const Region& window, std::span<std::uint8_t> out) const {
+  const std::int64_t plane = window.width * window.height;
+  std::uint8_t* to = out.data();
+  for (const auto& row : rows_.taps)
+    for (const auto& column : columns_.taps) {
+      const std::uint8_t* const pixel = source.pixels + row.first * source.row_bytes + 3 * column.first;
+      to[0] = pixel[0], to[plane] = pixel[1], to[2 * plane] = pixel[2];
+      ++to;
+    }
+}
+
 void Resizer::resize(RgbView source, std::int64_t width, std::int64_t height, const Region& window,
-                     std::span<std::uint8_t> out) {
-  columns_.prepare(source.width, width, window.left, window.width);
-  rows_.prepare(source.height, height, window.top, window.height);
+                     Interpolation interpolation, std::span<std::uint8_t> out) {
+  if (interpolation == Interpolation::nearest) {
+    columns_.prepare_nearest(source.width, width, window.left, window.width);
+    rows_.prepare_nearest(source.height, height, window.top, window.height);
+    return copy_nearest(source, window, out);
+  }
+  columns_.prepare(source.width, width, window.left, window.width, interpolation);
+  rows_.prepare(source.height, height, window.top, window.height, interpolation);
   const std::int64_t first_row = rows_.taps.front().first;
   const std::int64_t row_count = rows_.taps.back().first + rows_.taps.back().count - first_row;
   const std::int64_t line = 3 * window.width;
@@ -111,8 +148,8 @@ Region random_resized_crop(std::int64_t width, std::int64_t height, Random& rand
   return {(width - w) / 2, (height - h) / 2, w, h};
 }
 
-CentralCrop central_crop(std::int64_t width, std::int64_t height, std::int64_t side) {
-  const std::int64_t shorter = (side * 256 + 112) / 224;
+CentralCrop central_crop(std::int64_t width, std::int64_t height, std::int64_t side, double crop_pct) {
+  const auto shorter = static_cast<std::int64_t>(static_cast<double>(side) / crop_pct);
   const auto longer = [&](std::int64_t a, std::int64_t b) {
     return static_cast<std::int64_t>(static_cast<double>(shorter * a) / static_cast<double>(b));
   };

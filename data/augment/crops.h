@@ -1,5 +1,5 @@
-// Resizing and cropping as torchvision's transforms do: antialiased bilinear resizing, bit-identical to Pillow's, and
-// the crops of RandomResizedCrop, Resize and CenterCrop.
+// Resizing and cropping as torchvision's transforms do: resizing with Pillow's bits, and the crops of
+// RandomResizedCrop, Resize and CenterCrop.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +22,20 @@ struct RgbView {
   }
 };
 
-// Triangle filter, widened by the scale when downsampling. Filters horizontally, then vertically, and rounds to 8 bits
-// after each pass. Weights have 22 fractional bits. Buffers are reused between calls.
+// bilinear and bicubic: a filter that is widened by the scale when downsampling. It runs horizontally, then vertically,
+// and rounds to 8 bits after each pass. Weights have 22 fractional bits. Buffers are reused between calls.
 class Resizer {
  public:
   // Resizes `source` to width x height, but computes only `window` of the result. Writes planes to `out`, which has
   // 3 * window.width * window.height bytes. `window` must be inside width x height.
   void resize(RgbView source, std::int64_t width, std::int64_t height, const Region& window,
-              std::span<std::uint8_t> out);
+              Interpolation interpolation, std::span<std::uint8_t> out);
 
  private:
   // The inputs of each output along one axis, and their weights.
   struct Axis {
-    void prepare(std::int64_t in, std::int64_t out, std::int64_t begin, std::int64_t count);
+    void prepare(std::int64_t in, std::int64_t out, std::int64_t begin, std::int64_t count, Interpolation by);
+    void prepare_nearest(std::int64_t in, std::int64_t out, std::int64_t begin, std::int64_t count);
 
     struct Taps {
       std::int64_t first, count;
@@ -44,6 +45,8 @@ class Resizer {
     std::vector<double> exact;          // weights of one output before rounding
     std::int64_t stride = 0;
   };
+
+  void copy_nearest(RgbView source, const Region& window, std::span<std::uint8_t> out) const;
 
   Axis columns_, rows_;
   std::vector<std::uint8_t> between_;  // horizontally filtered input rows: three planes per row
@@ -55,12 +58,12 @@ class Resizer {
 // for each try, then top and left.
 Region random_resized_crop(std::int64_t width, std::int64_t height, Random& random);
 
-// Evaluation (Resize, CenterCrop). width x height: size of the whole resized image. Its shorter side is 256 for a
-// `side` of 224, and in proportion otherwise. window: the central square of `side` pixels in it.
+// Evaluation (Resize, CenterCrop). width x height: size of the whole resized image. Its shorter side is `side` divided
+// by `crop_pct`, rounded down. window: the central square of `side` pixels in it.
 struct CentralCrop {
   std::int64_t width, height;
   Region window;
 };
-CentralCrop central_crop(std::int64_t width, std::int64_t height, std::int64_t side);
+CentralCrop central_crop(std::int64_t width, std::int64_t height, std::int64_t side, double crop_pct);
 
 }  // namespace dp

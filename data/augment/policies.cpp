@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dp/error.h"
+#include "dp/named_entries.h"
 #include "dp/option_table.h"
 
 namespace dp {
@@ -23,6 +24,7 @@ Augmentation changed(Augmentation augmentation, const Augmentation& changes) {
   change(augmentation.ra_magnitude, changes.ra_magnitude);
   change(augmentation.augmix_severity, changes.augmix_severity);
   change(augmentation.color_jitter, changes.color_jitter);
+  change(augmentation.own, changes.own);
   change(augmentation.random_erase, changes.random_erase);
   change(augmentation.interpolation, changes.interpolation);
   return augmentation;
@@ -57,6 +59,7 @@ void require_valid(const Augmentation& a, const Shape& image) {
   within("--ra-magnitude", a.ra_magnitude, 0, kBins - 1);
   within("--augmix-severity", a.augmix_severity, 1, kAugMixBins);
   within("--random-erase", a.random_erase, 0, 1);
+  require(!a.own || a.own->function, "the augmentation '" + (a.own ? a.own->name : "") + "' has no function");
   const bool colours = image.rank() == 3 && (image[0] == 1 || image[0] == 3);
   require(colours || policy_of(a) == AutoAugment::none,
           "--auto-augment requires images of 1 or 3 channels, but the data set's are " + to_string(image));
@@ -72,7 +75,7 @@ void require_valid(const Augmentation& a, const Shape& image) {
 
 bool changes_bytes(const Augmentation& a) {
   return a.rotation.value_or(0) > 0 || policy_of(a) != AutoAugment::none ||
-         a.color_jitter.value_or(ColorJitter{}) != ColorJitter{};
+         a.color_jitter.value_or(ColorJitter{}) != ColorJitter{} || a.own;
 }
 
 std::string only_on_host(const Augmentation& a) {
@@ -80,6 +83,7 @@ std::string only_on_host(const Augmentation& a) {
   if (a.vflip.value_or(false)) return "--vflip";
   if (a.rotation.value_or(0) > 0) return "--rotation";
   if (policy_of(a) != AutoAugment::none) return "--auto-augment";
+  if (a.own) return "--own-augmentation";
   if (changes_bytes(a)) return "--color-jitter";
   return a.random_erase.value_or(0) > 0 ? "--random-erase" : "";
 }
@@ -272,6 +276,34 @@ void vary(Planes image, const Augmentation& augmentation, Random& random, std::s
   }
   const ColorJitter colours = augmentation.color_jitter.value_or(ColorJitter{});
   if (colours != ColorJitter{}) jitter(image, colours, random);
+  if (augmentation.own)
+    augmentation.own->function({image.bytes, static_cast<std::size_t>(image.size())},
+                               Shape{image.channels, image.rows, image.columns}, random);
 }
+
+namespace augmentations {
+namespace {
+
+std::vector<OwnAugmentation>& entries() {
+  static std::vector<OwnAugmentation> all;
+  return all;
+}
+
+}  // namespace
+
+const std::vector<OwnAugmentation>& registry() { return entries(); }
+const OwnAugmentation& find(std::string_view name) {
+  if (entries().empty())
+    throw Error(ErrorCode::usage,
+                "augmentation '" + std::string(name) + "' does not exist: this program has added none");
+  return find_entry(entries(), name, "augmentation");
+}
+void add(OwnAugmentation augmentation) {
+  if (!augmentation.function)
+    throw Error(ErrorCode::usage, "augmentation '" + augmentation.name + "' cannot be added; it has no function");
+  add_entry(entries(), std::move(augmentation), "augmentation");
+}
+
+}  // namespace augmentations
 
 }  // namespace dp

@@ -72,7 +72,8 @@ void end_mix(const float* mix, Planes image);
 std::size_t spare_bytes(const Augmentation& augmentation, std::int64_t image_bytes);
 // Bytes of a thread that reads and varies images.
 std::size_t scratch_bytes(const Augmentation& augmentation, std::int64_t image_bytes);
-// Rotates, applies the policy, and jitters the colours. `spare`: spare_bytes(), aligned as float.
+// Rotates, applies the policy, jitters the colours, and applies the program's own step. `spare`: spare_bytes(), aligned
+// as float.
 void vary(Planes image, const Augmentation& augmentation, Random& random, std::span<std::uint8_t> spare);
 
 }  // namespace dp

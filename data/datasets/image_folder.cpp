@@ -53,10 +53,11 @@ void read_file(const std::string& path, std::vector<std::uint8_t>& bytes) {
 
 class ImageFolder final : public Dataset {
  public:
-  ImageFolder(std::string folder, ImageList list, std::int64_t side)
+  ImageFolder(std::string folder, ImageList list, std::int64_t side, const Resizing& resizing)
       : folder_(std::move(folder)),
         list_(std::move(list)),
         side_(side),
+        resizing_(resizing),
         normalization_{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}} {}
 
   std::int64_t size() const override { return static_cast<std::int64_t>(list_.labels.size()); }
@@ -99,10 +100,10 @@ class ImageFolder final : public Dataset {
     const RgbView whole{mine.image.pixels.data(), mine.image.width, mine.image.height, 3 * mine.image.width};
     if (random) {
       const Region part = random_resized_crop(whole.width, whole.height, *random);
-      mine.resizer.resize(whole.part(part), side_, side_, {0, 0, side_, side_}, out);
+      mine.resizer.resize(whole.part(part), side_, side_, {0, 0, side_, side_}, resizing_.interpolation, out);
     } else {
-      const CentralCrop crop = central_crop(whole.width, whole.height, side_);
-      mine.resizer.resize(whole, crop.width, crop.height, crop.window, out);
+      const CentralCrop crop = central_crop(whole.width, whole.height, side_, resizing_.crop_pct);
+      mine.resizer.resize(whole, crop.width, crop.height, crop.window, resizing_.interpolation, out);
     }
     mine.shrink();
   }
@@ -134,6 +135,7 @@ class ImageFolder final : public Dataset {
   mutable std::once_flag sampled_;
   mutable std::size_t most_bytes_ = 0;
   std::int64_t side_;
+  Resizing resizing_;
   Normalization normalization_;
 };
 
@@ -210,33 +212,38 @@ void require_parts(const std::string& folder) {
 
 }  // namespace
 
-void require_side(const std::string& dataset, std::int64_t side) {
+void require_size(const std::string& dataset, std::int64_t side, const Resizing& resizing) {
   if (side < 1 || side > 4096)
     throw Error(ErrorCode::usage, dataset + ": the side of the images is " + std::to_string(side) + "; give 1 to 4096");
+  if (!(resizing.crop_pct >= 0.05 && resizing.crop_pct <= 1))
+    throw Error(ErrorCode::usage, dataset + ": the central crop has " + std::to_string(resizing.crop_pct) +
+                                      " of the image's shorter side; give 0.05 to 1");
 }
 
-std::shared_ptr<const Dataset> image_dataset(const std::string& folder, ImageList list, std::int64_t side) {
-  return std::make_shared<ImageFolder>(folder, std::move(list), side);
+std::shared_ptr<const Dataset> image_dataset(const std::string& folder, ImageList list, std::int64_t side,
+                                             const Resizing& resizing) {
+  return std::make_shared<ImageFolder>(folder, std::move(list), side, resizing);
 }
 
 namespace datasets {
 
-DatasetPair image_folder(const std::string& folder, std::int64_t side) {
-  require_side("imagefolder", side);
+DatasetPair image_folder(const std::string& folder, std::int64_t side, const Resizing& resizing) {
+  require_size("imagefolder", side, resizing);
   const fs::path root = folder, train = root / "train";
   const fs::path test = is_folder(root / "val") ? root / "val" : root / "test";
   require_parts(folder);
   ImageList train_list = list_images(train.string(), nullptr);
   ImageList test_list = list_images(test.string(), &train_list.classes);
-  return {image_dataset(train.string(), std::move(train_list), side),
-          image_dataset(test.string(), std::move(test_list), side)};
+  return {image_dataset(train.string(), std::move(train_list), side, resizing),
+          image_dataset(test.string(), std::move(test_list), side, resizing)};
 }
 
-std::shared_ptr<const Dataset> image_folder_train(const std::string& folder, std::int64_t side) {
-  require_side("imagefolder", side);
+std::shared_ptr<const Dataset> image_folder_train(const std::string& folder, std::int64_t side,
+                                                  const Resizing& resizing) {
+  require_size("imagefolder", side, resizing);
   const std::string train = (fs::path(folder) / "train").string();
   if (!is_folder(train)) require_parts(folder);  // says what is wrong
-  return image_dataset(train, list_images(train, nullptr), side);
+  return image_dataset(train, list_images(train, nullptr), side, resizing);
 }
 
 }  // namespace datasets

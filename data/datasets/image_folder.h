@@ -45,10 +45,11 @@ void sort_classes(ImageList& list);
 // images. Error(data).
 ImageList list_images(const std::string& folder, const std::vector<std::string>* classes);
 
-// Error(usage), beginning with the data set's name, for a side outside 1 to 4096.
-void require_side(const std::string& dataset, std::int64_t side);
+// Error(usage), beginning with the data set's name, for a side outside 1 to 4096, or a part outside 0.05 to 1.
+void require_size(const std::string& dataset, std::int64_t side, const Resizing& resizing);
 
 // Reads with per-thread buffers that grow to the largest image. File and pixel buffers over 32 MiB are freed.
-std::shared_ptr<const Dataset> image_dataset(const std::string& folder, ImageList list, std::int64_t side);
+std::shared_ptr<const Dataset> image_dataset(const std::string& folder, ImageList list, std::int64_t side,
+                                             const Resizing& resizing);
 
 }  // namespace dp

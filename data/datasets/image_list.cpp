@@ -351,8 +351,8 @@ std::string list_in(const fs::path& folder, std::initializer_list<const char*> n
 // reads one.
 template <typename Read>
 DatasetPair open_lists(const std::string& dataset, const LineForm& form, const std::string& folder, std::int64_t side,
-                       bool train_only, const Read& read) {
-  require_side(dataset, side);
+                       const Resizing& resizing, bool train_only, const Read& read) {
+  require_size(dataset, side, resizing);
   const fs::path root = folder;
   const std::string train = list_in(root, {"train"}), test = list_in(root, {"val", "test"});
   require_list(dataset, form, train, folder);
@@ -361,18 +361,18 @@ DatasetPair open_lists(const std::string& dataset, const LineForm& form, const s
   if (!train_only) test_list = read(test, &train_list);
   require_first_image(train_list, train, folder);
   if (!train_only) require_first_image(test_list, test, folder);
-  return {image_dataset(folder, std::move(train_list), side),
-          train_only ? nullptr : image_dataset(folder, std::move(test_list), side)};
+  return {image_dataset(folder, std::move(train_list), side, resizing),
+          train_only ? nullptr : image_dataset(folder, std::move(test_list), side, resizing)};
 }
 
-DatasetPair open_classes(const std::string& folder, std::int64_t side, bool train_only) {
-  return open_lists("imagelist", kWithClass, folder, side, train_only,
+DatasetPair open_classes(const std::string& folder, std::int64_t side, const Resizing& resizing, bool train_only) {
+  return open_lists("imagelist", kWithClass, folder, side, resizing, train_only,
                     [](const std::string& file, const ImageList* training) {
                       return read_list(file, training ? &training->classes : nullptr);
                     });
 }
-DatasetPair open_targets(const std::string& folder, std::int64_t side, bool train_only) {
-  return open_lists("imagetargets", kWithTargets, folder, side, train_only,
+DatasetPair open_targets(const std::string& folder, std::int64_t side, const Resizing& resizing, bool train_only) {
+  return open_lists("imagetargets", kWithTargets, folder, side, resizing, train_only,
                     [](const std::string& file, const ImageList* training) {
                       return read_targets(file, training ? training->targets_each : 0);
                     });
@@ -382,17 +382,19 @@ DatasetPair open_targets(const std::string& folder, std::int64_t side, bool trai
 
 namespace datasets {
 
-std::shared_ptr<const Dataset> image_list_train(const std::string& folder, std::int64_t side) {
-  return open_classes(folder, side, /*train_only=*/true).train;
+std::shared_ptr<const Dataset> image_list_train(const std::string& folder, std::int64_t side,
+                                                const Resizing& resizing) {
+  return open_classes(folder, side, resizing, /*train_only=*/true).train;
 }
-DatasetPair image_list(const std::string& folder, std::int64_t side) {
-  return open_classes(folder, side, /*train_only=*/false);
+DatasetPair image_list(const std::string& folder, std::int64_t side, const Resizing& resizing) {
+  return open_classes(folder, side, resizing, /*train_only=*/false);
 }
-std::shared_ptr<const Dataset> image_targets_train(const std::string& folder, std::int64_t side) {
-  return open_targets(folder, side, /*train_only=*/true).train;
+std::shared_ptr<const Dataset> image_targets_train(const std::string& folder, std::int64_t side,
+                                                   const Resizing& resizing) {
+  return open_targets(folder, side, resizing, /*train_only=*/true).train;
 }
-DatasetPair image_targets(const std::string& folder, std::int64_t side) {
-  return open_targets(folder, side, /*train_only=*/false);
+DatasetPair image_targets(const std::string& folder, std::int64_t side, const Resizing& resizing) {
+  return open_targets(folder, side, resizing, /*train_only=*/false);
 }
 
 }  // namespace datasets

@@ -175,15 +175,17 @@ ImageList read_part(const std::vector<std::string>& shards, const std::vector<st
 
 namespace datasets {
 
-std::shared_ptr<const Dataset> image_shards_train(const std::string& folder, std::int64_t side) {
-  require_side("imageshards", side);
-  return image_dataset(folder, read_part(require_shards(folder, {"train"}), nullptr), side);
+std::shared_ptr<const Dataset> image_shards_train(const std::string& folder, std::int64_t side,
+                                                  const Resizing& resizing) {
+  require_size("imageshards", side, resizing);
+  return image_dataset(folder, read_part(require_shards(folder, {"train"}), nullptr), side, resizing);
 }
-DatasetPair image_shards(const std::string& folder, std::int64_t side) {
-  require_side("imageshards", side);
+DatasetPair image_shards(const std::string& folder, std::int64_t side, const Resizing& resizing) {
+  require_size("imageshards", side, resizing);
   ImageList train = read_part(require_shards(folder, {"train"}), nullptr);
   ImageList test = read_part(require_shards(folder, {"val", "test"}), &train.classes);
-  return {image_dataset(folder, std::move(train), side), image_dataset(folder, std::move(test), side)};
+  return {image_dataset(folder, std::move(train), side, resizing),
+          image_dataset(folder, std::move(test), side, resizing)};
 }
 
 }  // namespace datasets

@@ -7,7 +7,9 @@
 #include "dp/error.h"
 #include "dp/loss.h"
 #include "dp/named_entries.h"
+#include "engine/parallel/host_stats.h"
 #include "kernels/device/backend.h"
+#include "kernels/loss/rank.h"
 #include "kernels/op_args.h"
 #include "kernels/step_state.h"
 
@@ -48,9 +50,10 @@ void check_parameters(const OutputLoss& loss) {
   }
 }
 
-// Runs an op of the loss family.
+// Runs an op of the loss family. `gradient`: null if it is not wanted.
 template <typename Desc>
-Loss run_loss(const Desc& desc, const Tensor& outputs, const Tensor& targets, float label_smoothing) {
+kernels::StepResults run_loss(const Desc& desc, const Tensor& outputs, const Tensor& targets, float label_smoothing,
+                              void* gradient) {
   const Tensor on_host = outputs.storage()->host_accessible() ? outputs : outputs.clone();
   kernels::Context& context = loss_context(outputs.dtype() == DType::f64 ? DeviceKind::reference : DeviceKind::cpu);
   const auto stream = context.make_stream();
@@ -59,17 +62,22 @@ Loss run_loss(const Desc& desc, const Tensor& outputs, const Tensor& targets, fl
   inputs.loss_scale = 1.0f / static_cast<float>(desc.batch);
   inputs.label_smoothing = label_smoothing;
   kernels::StepResults results;
-  Loss loss;
-  loss.grad = Tensor(outputs.shape(), outputs.dtype());
   const auto workspace = context.allocate(std::max(op->workspace_bytes(), std::size_t{1}));
   kernels::run_op<Desc>(*op, *stream,
                         {.logits = const_cast<void*>(on_host.raw()),
                          .targets = const_cast<void*>(targets.raw()),
                          .inputs = &inputs,
-                         .dlogits = loss.grad.raw(),
+                         .dlogits = gradient,
                          .results = &results},
                         workspace->data());
   stream->synchronize();
+  return results;
+}
+
+template <typename Desc>
+Loss loss_and_gradient(const Desc& desc, const Tensor& outputs, const Tensor& targets, float label_smoothing) {
+  Loss loss{0, Tensor(outputs.shape(), outputs.dtype())};
+  const auto results = run_loss(desc, outputs, targets, label_smoothing, loss.grad.raw());
   loss.value = results.loss_sum / static_cast<double>(desc.batch);
   return loss;
 }
@@ -85,8 +93,41 @@ Loss cross_entropy(const Tensor& logits, const Tensor& labels, float label_smoot
   for (const std::int32_t label : labels.span<std::int32_t>())
     require(label >= 0 && label < classes, fmt::format("label {} is not one of {} classes", label, classes));
   require(label_smoothing >= 0 && label_smoothing < 1, "label_smoothing must be in [0, 1)");
-  return run_loss(kernels::SoftmaxCrossEntropy{batch, classes}, logits, labels, label_smoothing);
+  return loss_and_gradient(kernels::SoftmaxCrossEntropy{batch, classes}, logits, labels, label_smoothing);
 }
+
+namespace engine {
+
+void add_accuracies(const Tensor& outputs, const Tensor& labels, Stats& stats) {
+  const std::int64_t rows = outputs.shape()[0], each = outputs.numel() / rows;
+  stats.samples += rows;
+  for (std::int64_t n = 0; n < rows && stats.has_labels; ++n) {
+    const std::int32_t label = labels.data<std::int32_t>()[n];
+    const std::int64_t before = outputs.dtype() == DType::f64
+                                    ? kernels::classes_before(outputs.data<double>() + n * each, each, label)
+                                    : kernels::classes_before(outputs.data<float>() + n * each, each, label);
+    stats.top1 += before < 1, stats.top5 += before < 5;
+  }
+}
+
+Stats stats_of(const Tensor& outputs, const Batch& batch, const DataParallelOptions& options) {
+  const std::int64_t rows = outputs.shape()[0], each = outputs.shape()[1];
+  Stats stats{.has_labels = !batch.labels.empty() && batch.targets.empty()};
+  if (options.own_loss) {
+    stats.loss_sum = options.own_loss->function(outputs, batch).value * static_cast<double>(rows);
+    add_accuracies(outputs, batch.labels, stats);
+    return stats;
+  }
+  const kernels::StepResults results =
+      options.output_loss
+          ? run_loss(kernels::LossOfOutputs{*options.output_loss, rows, each}, outputs, batch.targets, 0, nullptr)
+          : run_loss(kernels::SoftmaxCrossEntropy{rows, each}, outputs, batch.labels, 0, nullptr);
+  stats.loss_sum = results.loss_sum, stats.samples = results.samples;
+  stats.top1 = results.top1, stats.top5 = results.top5;
+  return stats;
+}
+
+}  // namespace engine
 
 namespace losses {
 namespace {
@@ -113,7 +154,7 @@ Loss output_loss(const OutputLoss& loss, const Tensor& outputs, const Tensor& ta
   require(!targets.empty() && targets.dtype() == DType::f32 && targets.shape() == outputs.shape(),
           fmt::format("targets must be float32 of shape {}, not {} of {}", to_string(outputs.shape()),
                       to_string(targets.dtype()), to_string(targets.shape())));
-  return run_loss(kernels::LossOfOutputs{loss, outputs.shape()[0], outputs.shape()[1]}, outputs, targets, 0);
+  return loss_and_gradient(kernels::LossOfOutputs{loss, outputs.shape()[0], outputs.shape()[1]}, outputs, targets, 0);
 }
 
 }  // namespace dp

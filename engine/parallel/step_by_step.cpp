@@ -4,7 +4,7 @@
 #include "dp/error.h"
 #include "engine/optimizer/optimizer.h"
 #include "engine/parallel/data_parallel_state.h"
-#include "kernels/loss/rank.h"
+#include "engine/parallel/host_stats.h"
 
 namespace dp {
 namespace {
@@ -92,23 +92,6 @@ const Tensor& DataParallel::State::forward_all(const Batch& batch, bool training
   return logits;
 }
 
-namespace {
-
-// Adds what a batch has of `stats` besides the loss.
-void count(const Tensor& outputs, const Tensor& labels, Stats& stats) {
-  const std::int64_t rows = outputs.shape()[0], each = outputs.numel() / rows;
-  stats.samples += rows;
-  for (std::int64_t n = 0; n < rows && stats.has_labels; ++n) {
-    const std::int32_t label = labels.data<std::int32_t>()[n];
-    const std::int64_t before = outputs.dtype() == DType::f64
-                                    ? kernels::classes_before(outputs.data<double>() + n * each, each, label)
-                                    : kernels::classes_before(outputs.data<float>() + n * each, each, label);
-    stats.top1 += before < 1, stats.top5 += before < 5;
-  }
-}
-
-}  // namespace
-
 void DataParallel::State::OwnOutputs::append(const Tensor& outputs, const Batch& batch) {
   const std::int64_t rows = batch.size();
   if (static_cast<std::int64_t>(samples.size()) + rows > most) return;
@@ -137,7 +120,7 @@ Loss DataParallel::State::own_loss(const Batch& batch, bool training) {
   if (!training && own_outputs) own_outputs->append(outputs, batch);
   if (finite || !training) {
     own_stats.loss_sum += loss.value * static_cast<double>(batch.size());
-    count(outputs, batch.labels, own_stats);
+    engine::add_accuracies(outputs, batch.labels, own_stats);
   } else {  // the update skips a step whose gradient is not finite
     loss.grad = Tensor(outputs.shape(), outputs.dtype());
     if (outputs.dtype() == DType::f64)

@@ -95,7 +95,9 @@ class PlannedRun {
     const bool resident =
         options_.images_on == ImagesOn::device ||
         (options_.images_on == ImagesOn::automatic && !on_host_ && option_of_host(augmentation, options_).empty());
-    return of_loader(*data_.test, {}, eval_rows(), resident) +
+    const bool views = options_.test_augmentation != TestAugmentation::none;
+    const auto view = static_cast<std::size_t>(views ? eval_rows() * model_.input().numel() : 0) * sizeof(float);
+    return of_loader(*data_.test, {}, eval_rows(), resident && !views) + view +
            (training_ ? of_loader(*data_.train, augmentation, options_.batch_size, resident) : 0);
   }
 

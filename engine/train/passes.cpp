@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "engine/train/metrics.h"
+#include "engine/train/views.h"
 
 namespace dp {
 
@@ -60,12 +61,10 @@ const Batch* next_batch(Loader& loader, StopRequest& stop) {
 
 namespace {
 
-// Makes room for the outputs of an evaluation, from which metrics are computed. False if they are too large.
-bool stores_outputs(DataParallel& net, const Loader& test, std::int64_t batches) {
+// Whether the outputs of an evaluation are kept, from which metrics are computed.
+bool can_keep_outputs(const DataParallel& net, std::int64_t rows) {
   constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // on all devices
-  const std::int64_t rows = std::ranges::max(test.batch_sizes());
-  const std::int64_t bytes = batches * rows * net.model().output().numel() * static_cast<std::int64_t>(sizeof(float));
-  return bytes <= kMostBytes && net.store_logits(batches, rows);
+  return rows * net.model().output().numel() * static_cast<std::int64_t>(sizeof(float)) <= kMostBytes;
 }
 
 // Adds the metrics of all ranks' outputs; none if those of some samples are missing. Every rank calls this.
@@ -83,14 +82,19 @@ void add_metrics(const DataParallel& net, const std::vector<OwnMetric>& own,
 }  // namespace
 
 std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop,
-                                       const std::vector<OwnMetric>& own, std::optional<EvaluatedLogits>& outputs,
-                                       const OnWork& on_work) {
+                                       TestAugmentation tta, const std::vector<OwnMetric>& own,
+                                       std::optional<EvaluatedLogits>& outputs, const OnWork& on_work) {
   const auto begin = std::chrono::steady_clock::now();
   const std::int64_t batches =
       most_batches > 0 ? std::min(most_batches, test.batches_per_epoch()) : test.batches_per_epoch();
   ProcessGroup* const group = net.options().process_group.get();
   const auto& loss = net.options().output_loss;
-  const bool measures = (loss || !own.empty()) && stores_outputs(net, test, batches);
+  std::int64_t rows = 1;
+  for (const std::int64_t size : test.batch_sizes()) rows = std::max(rows, size);
+  const bool keeps = can_keep_outputs(net, batches * rows);
+  std::optional<ViewEvaluation> views;
+  if (tta != TestAugmentation::none) views.emplace(net, tta, rows, keeps);
+  const bool measures = !views && (loss || !own.empty()) && keeps && net.store_logits(batches, rows);
   test.start(0);
   if (group != nullptr) {  // the first batch is evaluated by all ranks or by none, because they then exchange data
     const Busy busy(group);
@@ -100,7 +104,7 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
   if (on_work) on_work({"Test", 0, batches});
   for (std::int64_t done = 0; done < batches && !stopped; ++done) {
     const Batch* const batch = next_batch(test, stop);
-    if (batch != nullptr) net.evaluate(*batch);
+    if (batch != nullptr) views ? views->evaluate(*batch) : net.evaluate(*batch);
     stopped = done + 1 < batches ? stop.asked() : stop.asked_now();
     if (on_work) on_work({"Test", stopped ? batches : done + 1, batches});
   }
@@ -108,6 +112,8 @@ std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int
   report.stats = net.take_stats();
   net.take_phase_times();
   if (stopped) return std::nullopt;
+  if (views) views->set_totals(report.stats, group);
+  if (views && keeps) outputs = views->take_outputs();
   if (measures) outputs = net.take_logits();
   if (loss || !own.empty()) add_metrics(net, own, outputs, report);
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();

@@ -170,10 +170,11 @@ const Batch* next_batch(Loader& loader, StopRequest& stop);
 
 // Evaluates the whole test set, or its first `most_batches` batches if that is above 0. Returns nothing if a stop was
 // requested. Clears the statistics and phase times of `net`. `on_work` may be empty.
-// `own`: further metrics. `outputs`: receives the outputs if metrics were computed from them.
+// `tta`: the views of each image. `own`: further metrics. `outputs`: receives the outputs if metrics were computed from
+// them, or if they are averages.
 std::optional<EvalReport> evaluate_all(DataParallel& net, Loader& test, std::int64_t most_batches, StopRequest& stop,
-                                       const std::vector<OwnMetric>& own, std::optional<EvaluatedLogits>& outputs,
-                                       const OnWork& on_work);
+                                       TestAugmentation tta, const std::vector<OwnMetric>& own,
+                                       std::optional<EvaluatedLogits>& outputs, const OnWork& on_work);
 
 // Allocates the memory for every batch size of a run, including short last batches. `on_work` may be empty.
 void prepare_batches(DataParallel& net, const Loader* train, const Loader& test, const Optimizer& optimizer,

@@ -188,11 +188,24 @@ OptionTable<Augmentation> augmentation_options() {
         a.color_jitter = read_jitter(std::get<std::string>(text));
         return true;
       });
+  std::string own;
+  for (const OwnAugmentation& each : augmentations::registry())
+    own += (own.empty() ? ": " : ", ") + each.name + (each.note.empty() ? "" : " (" + each.note + ")");
+  table.add(
+      "own-augmentation", accepts::text("the name of an augmentation that this program has added"),
+      "augmentation of the program's own" + (own.empty() ? "; this program has none" : own),
+      [](const Augmentation& a) { return a.own ? OptionValue{a.own->name} : OptionValue{}; },
+      [](Augmentation& a, const OptionValue& name) {
+        a.own = augmentations::find(std::get<std::string>(name));
+        return true;
+      });
   table.add("random-erase", accepts::number(0, 1), &Augmentation::random_erase,
             "probability that a random rectangle of an image is erased");
   table
-      .add("interpolation", accepts::one_of({"nearest", "bilinear"}), &Augmentation::interpolation,
-           "of rotated, sheared and shifted images: nearest or bilinear")
+      .add(
+          "interpolation", accepts::one_of({"nearest", "bilinear", "bicubic"}), &Augmentation::interpolation,
+          "of image files that are resized, also for evaluations, and of rotated, sheared and shifted images: nearest, "
+          "bilinear or bicubic (rotated as bilinear)")
       .shown("bilinear");
   return table;
 }
@@ -200,6 +213,9 @@ OptionTable<Augmentation> augmentation_options() {
 void add_evaluations(Table& table) {
   table.add("eval-every", accepts::whole(0, kBillion), &Options::eval_every,
             "epochs between evaluations; the last epoch is always evaluated; 0: no evaluation");
+  table.add("tta", accepts::one_of({"none", "flip", "flip_translate"}), &Options::test_augmentation,
+            "test-time augmentation, averages the outputs of: flip (an image and its mirror image), flip_translate "
+            "(both, also moved by a pixel), none");
   table
       .add("patience", accepts::whole(1, kBillion), &Options::patience,
            "end the run after N evaluations without a better top-1")

@@ -414,7 +414,9 @@ void check_options(const Model& model, const DatasetPair& data, const TrainerOpt
   require(options.eval_every > 0 || options.patience == 0,
           "--patience counts evaluations, and --no-eval leaves them out; remove one of both");
   for (const OwnMetric& metric : options.metrics) check_metric(metric);
-  require(options.augment || options.augmentation == Augmentation{},
+  Augmentation varying = options.augmentation;
+  varying.interpolation.reset();  // also of evaluations
+  require(options.augment || varying == Augmentation{},
           "--no-augment excludes the options of the augmentation; remove it, or these");
   engine::check(options.optimizer);
   require(std::ranges::is_sorted(options.schedule.milestones),

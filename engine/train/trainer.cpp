@@ -132,7 +132,7 @@ struct Trainer::State {
     if (!options.parallel.process_group) loader.stop = stop();
     loader.batch_size = eval_batch_size(options);
     loader.shuffle = false;
-    loader.resident = resident(*data.test);
+    if (options.test_augmentation == TestAugmentation::none) loader.resident = resident(*data.test);
     return Loader(data.test, loader);
   }
 
@@ -227,8 +227,8 @@ RunSummary Trainer::evaluate(const TrainerCallbacks& given) {
   if (callbacks.on_start) callbacks.on_start(state_->net, options);
   StopRequest stop(options.stop, options.parallel.process_group);
   std::optional<EvaluatedLogits> outputs;
-  auto report =
-      evaluate_all(state_->net, test, options.dry_run ? 1 : 0, stop, options.metrics, outputs, callbacks.on_work);
+  auto report = evaluate_all(state_->net, test, options.dry_run ? 1 : 0, stop, options.test_augmentation,
+                             options.metrics, outputs, callbacks.on_work);
   summary.interrupted = !report;
   if (!report) {
     stop.cause();

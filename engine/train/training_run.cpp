@@ -354,7 +354,8 @@ bool is_best(const Stats& stats, TrainState& state) {
 bool TrainingRun::evaluate_once(bool average) {
   std::optional<EvaluatedLogits> outputs;
   std::optional<EvalReport> report =
-      evaluate_all(net_, test_, options_.dry_run ? 1 : 0, stop_, options_.metrics, outputs, callbacks_.on_work);
+      evaluate_all(net_, test_, options_.dry_run ? 1 : 0, stop_, options_.test_augmentation, options_.metrics, outputs,
+                   callbacks_.on_work);
   if (!report) return false;
   page_.take_predictions(outputs ? std::move(*outputs) : net_.take_logits(), net_.model().output().numel(),
                          test_.dataset(), state_.step, average);

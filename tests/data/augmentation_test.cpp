@@ -1,4 +1,5 @@
 // What the loader draws for each image: flips, policies, erased rectangles; and what it refuses.
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -66,6 +67,18 @@ std::string usage_refusal(const Call& call) {
   return "";
 }
 
+// Inverts a random plane of about half of the images.
+dp::OwnAugmentation invert_some() {
+  return {"invert_some", "", [](std::span<std::uint8_t> image, const dp::Shape& shape, Random& random) {
+            if (shape != dp::Shape{3, kHeight, kWidth} || image.size() != 3 * kHeight * kWidth)
+              throw dp::Error(dp::ErrorCode::usage, "not the shape of the images");
+            const auto pixels = static_cast<std::size_t>(kHeight * kWidth);
+            if (random.below(2) == 1)
+              for (std::uint8_t& byte : image.subspan(random.below(3) * pixels, pixels))
+                byte = static_cast<std::uint8_t>(255 - byte);
+          }};
+}
+
 // Every step at once.
 const Augmentation kEverything{.padding = 2,
                                .flip = Flip::alternating,
@@ -73,6 +86,7 @@ const Augmentation kEverything{.padding = 2,
                                .rotation = 20.0f,
                                .auto_augment = AutoAugment::ra,
                                .color_jitter = dp::ColorJitter{0.4f, 0.3f, 0.2f, 0.1f},
+                               .own = invert_some(),
                                .random_erase = 0.5f};
 
 }  // namespace
@@ -129,6 +143,7 @@ TEST_CASE("an image is cropped, flipped, rotated, changed by the policy and jitt
   augmentation.random_erase = 0.0f;
   augmentation.flip = Flip::random;
   augmentation.ra_ops = 3;
+  augmentation.own.reset();
   const Images images = read(augmentation, 5);
   for (const auto& [sample, image] : images) {
     Random random(42, RandomUse::augment, 5, static_cast<std::uint64_t>(sample));
@@ -240,6 +255,59 @@ TEST_CASE("colour jitter draws its factors from the whole range, and the order o
   CHECK(most > 146);
 }
 
+TEST_CASE("a step of the program's own changes the bytes after all others, with the random numbers of the sample") {
+  Augmentation without = kEverything;
+  without.own.reset();
+  without.random_erase.reset();
+  Augmentation with = without;
+  with.own = invert_some();
+  const auto dataset = colours();
+  const auto& normalization = dataset->normalization();
+  const auto inverted = [&](std::vector<float> image, std::size_t plane) {
+    for (std::size_t i = plane * kHeight * kWidth; i < (plane + 1) * kHeight * kWidth; ++i) {
+      const float byte = std::round((image[i] * normalization.std[plane] + normalization.mean[plane]) * 255);
+      image[i] = ((255 - byte) / 255 - normalization.mean[plane]) / normalization.std[plane];
+    }
+    return image;
+  };
+  std::array<int, 4> counts{};
+  const Images plain = read(without, 2), changed = read(with, 2, {.batch_size = 5, .workers = 2});
+  for (const auto& [sample, image] : plain) {
+    std::size_t found = 4;
+    if (changed.at(sample) == image) found = 3;
+    for (std::size_t plane = 0; plane < 3; ++plane)
+      if (changed.at(sample) == inverted(image, plane)) found = plane;
+    REQUIRE(found < 4);
+    ++counts[found];
+  }
+  CHECK(std::abs(counts[3] - kSamples / 2) < 12);
+  for (std::size_t plane = 0; plane < 3; ++plane) CHECK(counts[plane] > 0);
+  CHECK_THAT(usage_refusal([&] {
+               const auto wide = std::make_shared<SmallDataset>(3, dp::Shape{3, 4, 8});
+               read({.own = invert_some()}, 0, {.batch_size = 7}, wide);
+             }),
+             Catch::Contains("not the shape of the images"));
+}
+
+TEST_CASE("a program adds augmentations by names of their own, each with a function") {
+  using namespace dp;
+  CHECK(usage_refusal([] { augmentations::find("x"); }) ==
+        "augmentation 'x' does not exist: this program has added none");
+  augmentations::add(invert_some());
+  CHECK(augmentations::registry().size() == 1);
+  CHECK(augmentations::find("invert_some") == invert_some());
+  CHECK(usage_refusal([] { augmentations::find("x"); }) ==
+        "augmentation 'x' does not exist; choose one of invert_some");
+  CHECK(usage_refusal([] { augmentations::add(invert_some()); }) == "augmentation 'invert_some' exists already");
+  CHECK(usage_refusal([] {
+          augmentations::add({"empty", "", {}});
+        }) == "augmentation 'empty' cannot be added; it has no function");
+  CHECK_THAT(usage_refusal([] {
+               augmentations::add({"a b", "", invert_some().function});
+             }),
+             Catch::Contains("its name must consist of letters"));
+}
+
 TEST_CASE("a rectangle of 2 to 33 % of the image is erased with the probability given") {
   const Images plain = read({}, 1);
   for (const float probability : {0.25f, 1.0f}) {
@@ -285,6 +353,7 @@ TEST_CASE("changes replace the members that they set, and nothing else") {
                            2,
                            3,
                            dp::ColorJitter{.hue = 0.5f},
+                           dp::OwnAugmentation{"other", "", {}},
                            0.5f,
                            dp::Interpolation::nearest};
   CHECK(dp::changed(kEverything, {}) == kEverything);
@@ -314,6 +383,7 @@ TEST_CASE("an augmentation out of range, or for other images, is refused with it
   refused({.color_jitter = dp::ColorJitter{.hue = 0.75f}}, "--color-jitter: the hue is from 0 to 0.5");
   refused({.color_jitter = dp::ColorJitter{.hue = 0.25f}}, "--color-jitter requires images of 1 or 3 channels",
           dp::Shape{2, 4, 4});
+  refused({.own = dp::OwnAugmentation{"empty", "", {}}}, "the augmentation 'empty' has no function");
   refused({.auto_augment = AutoAugment::ra}, "--auto-augment requires images of 1 or 3 channels", dp::Shape{2, 4, 4});
 }
 
@@ -325,6 +395,7 @@ TEST_CASE("only a random crop and a random flip work on device-resident images")
       {{.rotation = 1.0f}, "--rotation"},
       {{.auto_augment = AutoAugment::ta_wide}, "--auto-augment"},
       {{.color_jitter = dp::ColorJitter{.hue = 0.5f}}, "--color-jitter"},
+      {{.color_jitter = dp::ColorJitter{.hue = 0.5f}, .own = invert_some()}, "--own-augmentation"},
       {{.random_erase = 0.5f}, "--random-erase"}};
   for (const auto& [augmentation, option] : steps) {
     INFO(option);

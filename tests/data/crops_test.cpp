@@ -47,10 +47,10 @@ TEST_CASE("an image too narrow for ten tries gives its largest central part of r
   }
 }
 
-TEST_CASE("the central crop equals torchvision's Resize and CenterCrop") {
+TEST_CASE("the central crop equals torchvision's Resize and CenterCrop, with timm's size before the crop") {
   const auto check = [](std::int64_t width, std::int64_t height, std::int64_t side, std::int64_t to_width,
-                        std::int64_t to_height, std::int64_t left, std::int64_t top) {
-    const dp::CentralCrop crop = central_crop(width, height, side);
+                        std::int64_t to_height, std::int64_t left, std::int64_t top, double crop_pct = 0.875) {
+    const dp::CentralCrop crop = central_crop(width, height, side, crop_pct);
     CHECK(crop.width == to_width);
     CHECK(crop.height == to_height);
     CHECK(crop.window == Region{left, top, side, side});
@@ -59,6 +59,9 @@ TEST_CASE("the central crop equals torchvision's Resize and CenterCrop") {
   check(375, 500, 224, 256, 341, 16, 58);
   check(256, 256, 224, 256, 256, 16, 16);
   check(10, 7, 224, 365, 256, 70, 16);  // 70.5, rounded to even
-  check(32, 32, 32, 37, 37, 2, 2);
+  check(32, 32, 32, 36, 36, 2, 2);
+  check(500, 375, 224, 313, 235, 44, 6, 0.95);  // 235.8; 44.5 and 5.5, rounded to even
+  check(500, 375, 240, 341, 256, 50, 8, 0.9375);
+  check(500, 375, 224, 298, 224, 37, 0, 1);
   check(1, 67108864, 1, 1, 67108864, 0, 33554432);
 }

@@ -3,6 +3,9 @@
 
 #include <sys/stat.h>
 
+#include <cmath>
+
+#include "data/augment/crops.h"
 #include "data/formats/rgb_image.h"
 #include "data/image_files.h"
 #include "data/refusal.h"
@@ -193,6 +196,37 @@ TEST_CASE("a folder with another structure is rejected with what is missing") {
                       "imagefolder: the side of the images is " + std::to_string(side) + "; give 1 to 4096");
   for (const int side : {1, 4096})
     CHECK(dp::datasets::image_folder(path, side).train->image_shape() == dp::Shape{3, side, side});
+  for (const double part : {0.0, 0.049, 1.001, std::nan("")})
+    CHECK_THROWS_WITH(dp::datasets::image_folder(path, 8, {.crop_pct = part}),
+                      Catch::Contains("of the image's shorter side; give 0.05 to 1"));
+}
+
+TEST_CASE("an image is resized as the data set was opened, for training and for evaluation") {
+  const TemporaryFolder folder;
+  fill(folder);
+  const auto read = [&](const dp::Resizing& resizing, bool training) {
+    const auto test = dp::datasets::image_folder(folder.path(), 21, resizing).test;
+    std::vector<std::uint8_t> bytes(3 * 21 * 21);
+    dp::Random random(1, dp::RandomUse::augment);
+    test->read(1, bytes, training ? &random : nullptr);  // jpeg_large
+    return bytes;
+  };
+  dp::RgbImage image;
+  dp::decode_image("", corpus_image("jpeg_large"), image);
+  const dp::RgbView whole{image.pixels.data(), image.width, image.height, 3 * image.width};
+  dp::Resizer resizer;
+  std::vector<std::uint8_t> expected(3 * 21 * 21);
+  for (const dp::Interpolation by :
+       {dp::Interpolation::nearest, dp::Interpolation::bilinear, dp::Interpolation::bicubic}) {
+    const dp::CentralCrop crop = dp::central_crop(image.width, image.height, 21, 0.6);
+    resizer.resize(whole, crop.width, crop.height, crop.window, by, expected);
+    CHECK(read({by, 0.6}, false) == expected);
+    CHECK(read({by, 0.7}, false) != expected);
+    dp::Random random(1, dp::RandomUse::augment);
+    const dp::Region part = dp::random_resized_crop(image.width, image.height, random);
+    resizer.resize(whole.part(part), 21, 21, {0, 0, 21, 21}, by, expected);
+    CHECK(read({by, 0.6}, true) == expected);
+  }
 }
 
 TEST_CASE("the id of an image is its path below its class, and its size") {

@@ -8,6 +8,8 @@
 #include "dp/checkpoint.h"
 #include "support/catch.h"
 
+using dp::Interpolation;
+
 namespace {
 
 constexpr std::int64_t kSide = 21;
@@ -86,8 +88,8 @@ TEST_CASE("the central crop for evaluation equals torchvision's within one grey 
   for (const std::string& name : dp::test::corpus_names()) {
     INFO(name);
     const dp::RgbImage image = decoded(name);
-    const dp::CentralCrop crop = dp::central_crop(image.width, image.height, kSide);
-    resizer.resize(view(image), crop.width, crop.height, crop.window, out);
+    const dp::CentralCrop crop = dp::central_crop(image.width, image.height, kSide, 0.875);
+    resizer.resize(view(image), crop.width, crop.height, crop.window, Interpolation::bilinear, out);
     difference.add(out, golden().at(name + ".eval").span<std::uint8_t>());
     REQUIRE(difference.largest <= 1);
   }
@@ -105,7 +107,8 @@ TEST_CASE("a resized crop equals torchvision's within one grey level, given the 
       INFO(name << " crop " << k);
       const dp::RgbImage image = decoded(name);
       const auto box = golden().at(name + ".box" + k).span<std::int64_t>();
-      resizer.resize(view(image).part({box[0], box[1], box[2], box[3]}), kSide, kSide, {0, 0, kSide, kSide}, out);
+      resizer.resize(view(image).part({box[0], box[1], box[2], box[3]}), kSide, kSide, {0, 0, kSide, kSide},
+                     Interpolation::bilinear, out);
       difference.add(out, golden().at(name + ".crop" + k).span<std::uint8_t>());
       REQUIRE(difference.largest <= 1);
     }
@@ -113,18 +116,47 @@ TEST_CASE("a resized crop equals torchvision's within one grey level, given the 
   CHECK(difference.unequal * 1000 <= difference.total);
 }
 
+TEST_CASE("nearest and bicubic resizing for evaluation and training have Pillow's bits") {
+  Difference difference;
+  std::vector<std::uint8_t> out(3 * kSide * kSide);
+  dp::Resizer resizer;
+  for (const auto& [mode, crop_pct] :
+       {std::pair("nearest", 1.0), std::pair("bicubic", 0.95), std::pair("bicubic", 0.7)}) {
+    const Interpolation by = mode == std::string("nearest") ? Interpolation::nearest : Interpolation::bicubic;
+    for (const std::string& name : dp::test::corpus_names()) {
+      const std::string suffix = std::string("_") + mode;
+      INFO(name << suffix << " " << crop_pct);
+      const dp::RgbImage image = decoded(name);
+      const dp::CentralCrop crop = dp::central_crop(image.width, image.height, kSide, crop_pct);
+      resizer.resize(view(image), crop.width, crop.height, crop.window, by, out);
+      const std::string key = name + ".eval" + suffix + (crop_pct < 0.9 ? "_070" : "");
+      difference.add(out, golden().at(key).span<std::uint8_t>());
+      REQUIRE(difference.unequal == 0);
+      const auto boxed = golden().find(name + ".crop0" + suffix);
+      if (boxed == golden().end() || crop_pct < 0.9) continue;
+      const auto box = golden().at(name + ".box0").span<std::int64_t>();
+      resizer.resize(view(image).part({box[0], box[1], box[2], box[3]}), kSide, kSide, {0, 0, kSide, kSide}, by, out);
+      difference.add(out, boxed->second.span<std::uint8_t>());
+      REQUIRE(difference.unequal == 0);
+    }
+  }
+  CHECK(difference.total == (3 * 20 + 2 * 16) * out.size());
+}
+
 TEST_CASE("resizing to the same size changes nothing, and a window is a part of the whole") {
   const dp::RgbImage image = decoded("png_rgb");  // 39x34
   dp::Resizer resizer;
   std::vector<std::uint8_t> same(image.pixels.size());
-  resizer.resize(view(image), 39, 34, {0, 0, 39, 34}, same);
-  for (std::size_t i = 0; i < same.size(); ++i) REQUIRE(same[i] == image.pixels[i % (39 * 34) * 3 + i / (39 * 34)]);
-
   std::vector<std::uint8_t> whole(3 * 60 * 17), window(3 * 20 * 5);
-  resizer.resize(view(image), 60, 17, {0, 0, 60, 17}, whole);
-  resizer.resize(view(image), 60, 17, {31, 9, 20, 5}, window);
-  for (std::size_t c = 0; c < 3; ++c)
-    for (std::size_t y = 0; y < 5; ++y)
-      for (std::size_t x = 0; x < 20; ++x)
-        REQUIRE(window[(c * 5 + y) * 20 + x] == whole[(c * 17 + y + 9) * 60 + x + 31]);
+  for (const Interpolation by : {Interpolation::nearest, Interpolation::bilinear, Interpolation::bicubic}) {
+    resizer.resize(view(image), 39, 34, {0, 0, 39, 34}, by, same);
+    for (std::size_t i = 0; i < same.size(); ++i) REQUIRE(same[i] == image.pixels[i % (39 * 34) * 3 + i / (39 * 34)]);
+
+    resizer.resize(view(image), 60, 17, {0, 0, 60, 17}, by, whole);
+    resizer.resize(view(image), 60, 17, {31, 9, 20, 5}, by, window);
+    for (std::size_t c = 0; c < 3; ++c)
+      for (std::size_t y = 0; y < 5; ++y)
+        for (std::size_t x = 0; x < 20; ++x)
+          REQUIRE(window[(c * 5 + y) * 20 + x] == whole[(c * 17 + y + 9) * 60 + x + 31]);
+  }
 }

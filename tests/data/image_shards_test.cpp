@@ -116,7 +116,7 @@ TEST_CASE("shards may be in folders of their parts, and class numbers are sorted
   write_text(folder / "train/0.tar", sample("c", "2") + kEnd);
   write_text(folder / "train/ignored.txt", "no archive");
   write_text(folder / "test/0.tar", sample("d", "9") + kEnd);
-  const dp::DatasetPair data = dp::datasets::find("imageshards").open_sized(folder.path(), 8);
+  const dp::DatasetPair data = dp::datasets::find("imageshards").open_sized(folder.path(), 8, {});
   CHECK(data.train->class_names() == std::vector<std::string>{"2", "9", "10"});
   CHECK((data.train->label(0) == 0 && data.train->label(1) == 2 && data.train->label(2) == 1));
   CHECK(data.test->label(0) == 1);

@@ -20,7 +20,7 @@ struct ListedTargets {
     write_text(folder / "train.csv", train);
     write_text(folder / "val.csv", val);
   }
-  dp::DatasetPair open() const { return dp::datasets::find("imagetargets").open_sized(folder.path(), 8); }
+  dp::DatasetPair open() const { return dp::datasets::find("imagetargets").open_sized(folder.path(), 8, {}); }
   std::string refusal() const {
     const std::string text = data_refusal([&] { open(); });
     return text.substr(text.rfind('/') + 1);

@@ -102,7 +102,7 @@ TEST_CASE("image folders and lists without a test set can be opened for a split"
   for (const char* name : {"train/a/1.jpg", "train/a/2.jpg", "train/b/1.jpg", "train/b/2.jpg"})
     folder.write(name, dp::test::corpus_image("jpeg_420"));
   folder.write("train/a/notes.txt", {});
-  const auto train = dp::datasets::find("imagefolder").open_train(folder.path(), 32);
+  const auto train = dp::datasets::find("imagefolder").open_train(folder.path(), 32, {});
   CHECK(train->image_shape() == dp::Shape{3, 32, 32});
   CHECK(train->size() == 4);
   const dp::DatasetPair parts = split_off(train, 0.5);
@@ -115,7 +115,7 @@ TEST_CASE("image folders and lists without a test set can be opened for a split"
              Catch::StartsWith("imagefolder: no folder /nowhere"));
 
   dp::test::write_text(folder / "train.csv", "train/a/1.jpg,x\ntrain/a/2.jpg,x\n");
-  CHECK(split_off(dp::datasets::find("imagelist").open_train(folder.path(), 32), 0.5).test->size() == 1);
+  CHECK(split_off(dp::datasets::find("imagelist").open_train(folder.path(), 32, {}), 0.5).test->size() == 1);
   CHECK_THAT(dp::test::data_refusal([] { dp::datasets::image_list_train("/nowhere"); }),
              Catch::StartsWith("imagelist: no file /nowhere/train.csv"));
 }

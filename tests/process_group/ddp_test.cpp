@@ -337,6 +337,36 @@ TEST_CASE("ddp: a run with targets has the figures of all ranks, those of a run 
   }
 }
 
+TEST_CASE("ddp: an evaluation of several views has the figures of all ranks, those of an evaluation in one process") {
+  ModelBuilder m("linear", Shape{1, 28, 28});
+  const Model classes = m.build(m.linear("fc", m.flatten(m.input()), {.out_features = 10}));
+  for (const bool targets : {false, true}) {
+    TrainerOptions options = targets ? ink_options() : tiny_options();
+    options.epochs = 1;
+    options.optimizer = Sgd{.lr = 0};
+    options.test_augmentation = TestAugmentation::flip_translate;
+    const auto run = [&](const TrainerOptions& own) {
+      return Trainer(targets ? ink_model() : classes, targets ? ink() : tiny_digits(), own).run();
+    };
+    const RunSummary one = run(options);
+    for (const int ranks : {2, 3}) {
+      INFO(ranks << " ranks, targets: " << targets);
+      RunSummary summary;
+      all_ranks(ranks, [&](const auto& group) {
+        TrainerOptions own = options;
+        own.parallel = in_group(own.parallel, group);
+        const RunSummary mine = run(own);
+        if (group->leads()) summary = mine;
+      });
+      CHECK(summary.test_loss == Approx(one.test_loss).epsilon(1e-6));
+      if (!targets) CHECK(summary.top1 == one.top1);
+      REQUIRE(summary.metrics.size() == one.metrics.size());
+      for (std::size_t i = 0; i < one.metrics.size(); ++i)
+        CHECK(summary.metrics[i].value == Approx(one.metrics[i].value).epsilon(1e-5));
+    }
+  }
+}
+
 TEST_CASE("ddp: a trainer's run evaluates every sample once, saves on rank 0, and is resumed by dp") {
   const TemporaryFolder folder;
   const DatasetPair data{std::make_shared<SmallDataset>(50, Shape{3, 11, 11}),

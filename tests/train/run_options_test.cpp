@@ -63,6 +63,14 @@ const OwnLoss& own_loss() {
   return losses::find(added ? "zero" : "");
 }
 
+const OwnAugmentation& own_augmentation() {
+  static const bool added = [] {
+    augmentations::add({"same", "for this test", [](std::span<std::uint8_t>, const Shape&, Random&) {}});
+    return true;
+  }();
+  return augmentations::find(added ? "same" : "");
+}
+
 // Texts that a row accepts: both ends of a range, each name.
 std::vector<std::vector<std::string>> accepted_texts(const Row& row) {
   const Accepts& accepts = row.accepts;
@@ -86,6 +94,7 @@ std::vector<std::vector<std::string>> accepted_texts(const Row& row) {
       each = accepts.names;
       if (row.name == "micro-batches") each = {"auto", "4096"};
       if (row.name == "own-loss") each = {own_loss().name};
+      if (row.name == "own-augmentation") each = {own_augmentation().name};
       if (row.name == "lr-factor") each = {"a*=0.5"};
       if (row.name == "class-weights") each = {"balanced", "1,0.5,2"};
       if (row.name == "color-jitter") each = {"0.4", "0.4,0.3,0.2,0.1"};

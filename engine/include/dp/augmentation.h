@@ -2,7 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dp/random.h"
+#include "dp/shape.h"
 
 namespace dp {
 
@@ -13,8 +21,9 @@ enum class Flip { none, random, alternating };
 // Policies that draw operations from a table: RandAugment, TrivialAugmentWide, AugMix.
 enum class AutoAugment { none, ra, ta_wide, augmix };
 
-// Of images that are rotated, sheared and shifted. What comes from outside the image is black.
-enum class Interpolation { nearest, bilinear };
+// Of images that are rotated, sheared and shifted, where bicubic is bilinear and what comes from outside the image is
+// black; and of image files that are resized, see Resizing.
+enum class Interpolation { nearest, bilinear, bicubic };
 
 // Factors are drawn from 1 - x to 1 + x, and at least 0; the hue is turned by -hue to hue, where 1 is a full turn.
 struct ColorJitter {
@@ -23,6 +32,24 @@ struct ColorJitter {
 
   friend bool operator==(const ColorJitter&, const ColorJitter&) = default;
 };
+
+// A step of a program's own.
+struct OwnAugmentation {
+  std::string name;  // on the command line
+  std::string note;  // one line for --help
+  // Changes an image (C,H,W) of bytes in place. It must draw all its random numbers from `random`, which depends on
+  // (seed, epoch, sample) alone. Loader threads call it at the same time for different images.
+  std::function<void(std::span<std::uint8_t> image, const Shape& shape, Random& random)> function;
+
+  friend bool operator==(const OwnAugmentation& a, const OwnAugmentation& b) { return a.name == b.name; }
+};
+
+// The augmentations that a program has added, for --own-augmentation.
+namespace augmentations {
+const std::vector<OwnAugmentation>& registry();
+const OwnAugmentation& find(std::string_view name);  // Error(usage) for an unknown name lists the names
+void add(OwnAugmentation augmentation);              // as models::add(); Error(usage) too without a function
+}  // namespace augmentations
 
 // A data set's augmentation, or changes to it: a member without a value changes nothing. Steps are applied in the order
 // of the members, to bytes; `random_erase` comes last, after the normalisation. Random numbers depend on (seed, epoch,
@@ -36,6 +63,7 @@ struct Augmentation {
   std::optional<std::int64_t> ra_ops{}, ra_magnitude{};  // of RandAugment: 1 to 16, default 2; 0 to 30, default 9
   std::optional<std::int64_t> augmix_severity{};         // of AugMix: 1 to 10, default 3
   std::optional<ColorJitter> color_jitter{};
+  std::optional<OwnAugmentation> own{};
   std::optional<float> random_erase{};           // probability that a rectangle is set to 0 in the normalised image
   std::optional<Interpolation> interpolation{};  // default bilinear
 

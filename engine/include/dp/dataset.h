@@ -97,6 +97,14 @@ ImageCheck check_images(const Dataset& dataset, int threads = 0,
 // or does not fit the images.
 std::shared_ptr<const Dataset> with_augmentation(std::shared_ptr<const Dataset> dataset, const Augmentation& changes);
 
+// How image files become images of side x side: for training a random resized crop, otherwise a central crop. With the
+// bits of Pillow's resize() up to its version 12, which torchvision's transforms call for images of Pillow.
+struct Resizing {
+  Interpolation interpolation = Interpolation::bilinear;  // bilinear and bicubic are antialiased
+  // As timm's: the shorter side becomes side / crop_pct, rounded down, before the crop. 0.05 to 1.
+  double crop_pct = 0.875;
+};
+
 struct DatasetPair {
   std::shared_ptr<const Dataset> train;
   std::shared_ptr<const Dataset> test;
@@ -136,32 +144,36 @@ DatasetPair cifar100(const std::string& folder);
 // JPEG, PNG and WebP files as <folder>/train/<class>/<image> and <folder>/val/<class>/<image> (or test/), also in
 // folders below <class>; classes are sorted by name. This call lists the files; the loader's threads decode them.
 // Images become side x side as in torchvision: a random resized crop and a flip for training (augment), otherwise a
-// central crop. Error(data) for the files, Error(usage) for a side outside 1 to 4096.
-DatasetPair image_folder(const std::string& folder, std::int64_t side = 224);
+// central crop. Error(data) for the files, Error(usage) for a side outside 1 to 4096 or an invalid `resizing`.
+DatasetPair image_folder(const std::string& folder, std::int64_t side = 224, const Resizing& resizing = {});
 // Only the training part. The test part may be missing.
-std::shared_ptr<const Dataset> image_folder_train(const std::string& folder, std::int64_t side = 224);
+std::shared_ptr<const Dataset> image_folder_train(const std::string& folder, std::int64_t side = 224,
+                                                  const Resizing& resizing = {});
 
 // The same images, listed in <folder>/train.csv and <folder>/val.csv (or test.csv): a line path,class for each, quoted
 // as in RFC 4180, with or without a line of names before them. Further fields are ignored. Paths begin at `folder`, or
 // with a slash. Classes are sorted by name, or by value if all are whole numbers. Without train.csv, JSON lines are
 // read from train.jsonl: {"path": "1.jpg", "label": "cat"} for each image; likewise for testing. A field with the name
 // sample_weight, or this key, has the weights of the images. Errors as above, with file and line.
-DatasetPair image_list(const std::string& folder, std::int64_t side = 224);
-std::shared_ptr<const Dataset> image_list_train(const std::string& folder, std::int64_t side = 224);
+DatasetPair image_list(const std::string& folder, std::int64_t side = 224, const Resizing& resizing = {});
+std::shared_ptr<const Dataset> image_list_train(const std::string& folder, std::int64_t side = 224,
+                                                const Resizing& resizing = {});
 
 // The same files with targets instead of a class: a line path,number,... for each image, for losses of outputs
 // (DataParallelOptions::output_loss). All images have as many targets. A first line without numbers has names.
 // JSON lines: {"path": "1.jpg", "targets": [0.5, -2]}.
-DatasetPair image_targets(const std::string& folder, std::int64_t side = 224);
-std::shared_ptr<const Dataset> image_targets_train(const std::string& folder, std::int64_t side = 224);
+DatasetPair image_targets(const std::string& folder, std::int64_t side = 224, const Resizing& resizing = {});
+std::shared_ptr<const Dataset> image_targets_train(const std::string& folder, std::int64_t side = 224,
+                                                   const Resizing& resizing = {});
 
 // Images in tar files, as WebDataset writes them: <folder>/train/*.tar and <folder>/val/*.tar (or test/), or tar files
 // in `folder` with these words in their names. The files of a sample have the same path up to the first dot of their
 // name: an image, and its class as text in .cls, or as "label" in .json. The archives are not compressed; this call
 // lists them, and images are read in any order. Classes are sorted as those of a list. Errors as above, with file and
 // name.
-DatasetPair image_shards(const std::string& folder, std::int64_t side = 224);
-std::shared_ptr<const Dataset> image_shards_train(const std::string& folder, std::int64_t side = 224);
+DatasetPair image_shards(const std::string& folder, std::int64_t side = 224, const Resizing& resizing = {});
+std::shared_ptr<const Dataset> image_shards_train(const std::string& folder, std::int64_t side = 224,
+                                                  const Resizing& resizing = {});
 
 // Random bytes and labels from (seed, index), computed on reading.
 DatasetPair synthetic(const Shape& image, std::int64_t classes, std::int64_t train, std::int64_t test,
@@ -176,9 +188,10 @@ struct Entry {
   std::int64_t epochs;  // dp_train's default
   std::string model;    // dp_train's default
   std::function<DatasetPair(const std::string& folder, std::uint64_t seed)> open;
-  // For image files, else null: opens them with another side length; opens only the training part.
-  std::function<DatasetPair(const std::string& folder, std::int64_t side)> open_sized{};
-  std::function<std::shared_ptr<const Dataset>(const std::string& folder, std::int64_t side)> open_train{};
+  // For image files, else null: opens them with another size; opens only the training part.
+  std::function<DatasetPair(const std::string& folder, std::int64_t side, const Resizing& resizing)> open_sized{};
+  std::function<std::shared_ptr<const Dataset>(const std::string& folder, std::int64_t side, const Resizing& resizing)>
+      open_train{};
 };
 const std::vector<Entry>& registry();
 const Entry& find(std::string_view name);  // Error(usage) for an unknown name lists the names

@@ -25,6 +25,11 @@ namespace dp {
 // bytes and computes its own batches. Both give bitwise equal images.
 enum class ImagesOn { automatic, host, device };
 
+// Views of each test image, whose outputs are averaged before the softmax: flip, the image and its mirror image;
+// flip_translate, airbench's six: both also moved by a pixel to the upper left and to the lower right, at half weight
+// (0.25, 0.25, and 0.125 four times).
+enum class TestAugmentation { none, flip, flip_translate };
+
 // A figure of a program's own, computed on the host after each evaluation. With ranks, every rank computes it
 // from the outputs of all ranks.
 struct OwnMetric {
@@ -49,7 +54,7 @@ struct TrainerOptions {
   bool measure_split = false;  // sets parallel.split_weights by measure_split(); not with deterministic
   bool shuffle = true;
   bool augment = true;
-  Augmentation augmentation{};  // changes to the data set's; requires `augment`
+  Augmentation augmentation{};  // changes to the data set's; except for the interpolation they require `augment`
   bool drop_last = false;
   bool balanced_sampling = false;  // LoaderOptions::balanced
   int repeats = 1;                 // LoaderOptions::repeats: repeated augmentation
@@ -87,6 +92,9 @@ struct TrainerOptions {
   bool dry_run = false;         // one training and one evaluation batch, no run folder
   int print_freq = 10;          // steps between on_step calls; 0: only after the last of an epoch
   std::int64_t eval_every = 1;  // epochs between evaluations; the last epoch is always evaluated. 0: no evaluation
+  // Of every evaluation. Its loss and figures, also those of the program's own, are of the averaged outputs. The test
+  // images are then never device-resident.
+  TestAugmentation test_augmentation = TestAugmentation::none;
   std::int64_t patience =
       0;  // end the run after this many evaluations without a better one (EvalReport::best); 0: never
   // Further options to record in the run's config, by name: those of the program. A resumed run gets them back from

@@ -13,7 +13,9 @@ void RunPage::store_logits(DataParallel& net, Loader& test, const TrainerOptions
   const std::int64_t classes = net.model().output().numel(), batches = test.batches_per_epoch();
   predicts_ = !test.dataset().has_targets() && classes <= kMostClasses && classes == test.dataset().classes() &&
               batches * eval_batch_size(options) * classes <= kMostBytes / static_cast<std::int64_t>(sizeof(float));
-  if (predicts_) net.store_logits(batches, std::ranges::max(test.batch_sizes()));
+  // With views of the images, the evaluation itself keeps the averaged outputs.
+  if (predicts_ && options.test_augmentation == TestAugmentation::none)
+    net.store_logits(batches, std::ranges::max(test.batch_sizes()));
 }
 
 void RunPage::take_predictions(const EvaluatedLogits& evaluated, std::int64_t classes, const Dataset& test,

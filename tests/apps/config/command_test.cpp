@@ -59,9 +59,9 @@ TEST_CASE("a file sets exactly the options that a run records, in any of their f
     }
   };
   std::set<std::string> settable{
-      "model",     "data-path",  "input", "classes", "images",  "classes-from",       "bad-images",
-      "val-split", "image-size", "mean",  "std",     "no-eval", "batch-size-per-gpu", "sync-bn",
-      "no-graphs", "lr-scale"};
+      "model",      "data-path",          "input",      "classes",   "images",  "classes-from",
+      "bad-images", "val-split",          "image-size", "crop-pct",  "mean",    "std",
+      "no-eval",    "batch-size-per-gpu", "sync-bn",    "no-graphs", "lr-scale"};
   for (const auto& row : dp::run_options().rows())
     if (row.recorded) settable.insert(row.name);
   int refused = 0;
@@ -146,6 +146,7 @@ TEST_CASE("the options of the data are recorded, with the whole path of the fold
                                                       {"bad-images", {}},
                                                       {"val-split", {}},
                                                       {"image-size", {}},
+                                                      {"crop-pct", {}},
                                                       {"mean", {}},
                                                       {"std", {}}});
   CHECK(recorded({"--dataset", "synthetic", "--data-path", "/c", "--input", "3,8,8", "--classes", "7", "--images",
@@ -156,6 +157,7 @@ TEST_CASE("the options of the data are recorded, with the whole path of the fold
                                   {"bad-images", {}},
                                   {"val-split", {}},
                                   {"image-size", {}},
+                                  {"crop-pct", {}},
                                   {"mean", {}},
                                   {"std", {}}});
 }

@@ -80,8 +80,8 @@ TEST_CASE("the progress line fits its terminal, 80 and 50 columns wide, and foll
 }
 
 std::set<std::string> options_tested() {
-  // config/ tests the second and the third, and tests/embed/own_loss the last.
-  std::set<std::string> names{"--no-progress", "--config", "--save-config", "--own-loss"};
+  // config/ tests the second and the third, and tests/embed the last two.
+  std::set<std::string> names{"--no-progress", "--config", "--save-config", "--own-loss", "--own-augmentation"};
   for (const auto& rows : {training_rows(), parallel_rows(), data_rows(), augmentation_rows(), run_rows()})
     for (const OptionRow& row : rows) names.insert(row.option);
   for (const AloneRow& row : alone_rows()) names.insert(row.option);
@@ -108,8 +108,8 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                          balance_classes, sample_weights, metrics, workers, images_on, dataset_name, output_dir,
                          save_every_epochs, save_every_steps, checkpoint_hist, resume, init, first_weights,
                          init_partial, classes_by_position, summary_file, trace_file, profile, dry_run, print_freq,
-                         eval_every, patience, record, program, resumed_with, given_by, stop, finish, unsaved] =
-      dp::TrainerOptions{};
+                         eval_every, test_augmentation, patience, record, program, resumed_with, given_by, stop, finish,
+                         unsaved] = dp::TrainerOptions{};
   [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, split_weights, bucket_bytes,
                          threads_per_replica, pin_threads, hurried, seed, deterministic, exact_convolutions, tf32,
                          autotune, graphs, logical_shards, pipeline, batch_norm, fold_norms, parameter_groups, amp,
@@ -117,7 +117,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                          grad_accum_steps, clip_grad_norm, on_nonfinite, ema_decay, check_replicas, timeout_seconds,
                          trace_first, trace_steps] = dp::DataParallelOptions{};
   [[maybe_unused]] auto [padding, flip, vflip, rotation, auto_augment, ra_ops, ra_magnitude, augmix_severity,
-                         color_jitter, random_erase, interpolation] = dp::Augmentation{};
+                         color_jitter, own, random_erase, interpolation] = dp::Augmentation{};
   [[maybe_unused]] auto [stages, micro_batches, pipeline_schedule, cuts, measured, recompute] = dp::PipelineOptions{};
   const std::set<std::string> tested = options_tested();
   for (const char* option : {"--epochs",
@@ -145,6 +145,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--ra-magnitude",
                              "--augmix-severity",
                              "--color-jitter",
+                             "--own-augmentation",
                              "--random-erase",
                              "--interpolation",
                              "--drop-last",
@@ -167,6 +168,7 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--dry-run",
                              "--print-freq",
                              "--eval-every",
+                             "--tta",
                              "--patience",
                              "--cpu",
                              "--engine",

@@ -2,12 +2,15 @@
 """Draws small images into tests/fuzz/image_corpus. Decodes, resizes and crops them with Pillow and torchvision, and
 writes the results to images.safetensors.
 
-usage: make_images.py     (needs Debian's python3-torchvision, and python3-pil)
+usage: make_images.py     (needs Debian's python3-torchvision, and Pillow up to version 12, such as python3-pil: later
+                           versions filter in another order)
 
 Per image: `<name>.rgb` (H,W,3), decoded; `<name>.eval` (3,S,S), Resize and CenterCrop; `<name>.crop<k>` (3,S,S),
-resized_crop of `<name>.box<k>` (left, top, width, height).
+resized_crop of `<name>.box<k>` (left, top, width, height). Other interpolations: `<name>.eval_<mode>`, with timm's size
+before the crop, and `<name>.crop0_<mode>`.
 """
 import io
+import math
 import pathlib
 import random
 import sys
@@ -23,6 +26,8 @@ import safetensors_file  # noqa: E402
 safetensors_file.TYPES["uint8"] = "U8"
 SIDE = 21  # shorter side 24
 BILINEAR = InterpolationMode.BILINEAR
+MODES = {"nearest": InterpolationMode.NEAREST, "bicubic": InterpolationMode.BICUBIC}
+CROP_PCT = {"eval_nearest": 1.0, "eval_bicubic": 0.95, "eval_bicubic_070": 0.7}
 
 
 def draw(width, height, seed):
@@ -71,6 +76,18 @@ def planes(image):
     return np.ascontiguousarray(np.asarray(image).transpose(2, 0, 1))
 
 
+def add_other_modes(tensors, name, image):
+    for key, crop_pct in CROP_PCT.items():
+        resized = F.resize(image, math.floor(SIDE / crop_pct), MODES[key.split("_")[1]])
+        tensors[f"{name}.{key}"] = planes(F.center_crop(resized, SIDE))
+    for mode, interpolation in MODES.items():
+        if f"{name}.box0" in tensors:
+            left, top, w, h = (int(value) for value in tensors[f"{name}.box0"])
+            tensors[f"{name}.crop0_{mode}"] = planes(
+                F.resized_crop(image, top, left, h, w, [SIDE, SIDE], interpolation)
+            )
+
+
 def main():
     corpus = pathlib.Path(__file__).resolve().parents[2] / "fuzz/image_corpus"
     corpus.mkdir(exist_ok=True)
@@ -89,6 +106,7 @@ def main():
             left, top = draws.randint(0, width - w), draws.randint(0, height - h)
             tensors[f"{name}.box{k}"] = np.array([left, top, w, h], np.int64)
             tensors[f"{name}.crop{k}"] = planes(F.resized_crop(image, top, left, h, w, [SIDE, SIDE], BILINEAR))
+        add_other_modes(tensors, name, image)
     path = pathlib.Path(__file__).with_name("images.safetensors")
     safetensors_file.write(path, tensors)
     print(f"{path}: {path.stat().st_size} bytes, {len(tensors)} tensors")
