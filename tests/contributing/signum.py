@@ -25,6 +25,6 @@ struct Signum {
 };
 
 @"""),
-    ("engine/include/dp/optimizer.h", "RmsProp>;", "RmsProp, Signum>;"),
+    ("engine/include/dp/optimizer.h", "Muon>;", "Muon, Signum>;"),
 )
 TESTS = ("test_optimizer",)  # its cases for every optimizer

@@ -84,9 +84,9 @@ TEST_CASE("the options of an optimizer show and set its own members") {
               "weight-decay 0"});
   CHECK(applying(optimizer_options(), Optimizer(Lamb{})) ==
         Lines{"optimizer lamb", "lr 0.001", "opt-betas 0.9 0.999", "opt-eps 1e-06", "weight-decay 0.01"});
-  CHECK(applying(optimizer_options(), Optimizer(Muon{})) ==
-        Lines{"optimizer muon", "lr 0.001", "momentum 0.95", "nesterov on", "opt-betas 0.9 0.999", "opt-eps 1e-08",
-              "opt-match-rms on", "weight-decay 0.1"});
+  CHECK(applying(optimizer_options(), Optimizer(Muon{})) == Lines{"optimizer muon", "lr 0.001", "momentum 0.95",
+                                                                  "nesterov on", "opt-betas 0.9 0.999", "opt-eps 1e-08",
+                                                                  "opt-match-rms on", "weight-decay 0.1"});
   Optimizer optimizer = Sgd{.lr = 0.25f, .momentum = 0.5f};
   set(optimizer_options(), "optimizer", optimizer, std::string("sgd"));  // it is SGD already
   CHECK(std::get<Sgd>(optimizer).lr == 0.25f);
