@@ -75,7 +75,7 @@ sigset_t handled() {
   signals.received.store(first);
   announce();
   int ticks = 0;
-  for (auto leave_at = Clock::now() + kUntilLeaving; Clock::now() < leave_at;) {
+  for (auto leave_at = Clock::now() + kUntilLeaving; signals.unsaved.load() || Clock::now() < leave_at;) {
     signalfd_siginfo info;
     if (::poll(&arrival, 1, kTick) == 0) {
       ++ticks;
@@ -91,10 +91,11 @@ sigset_t handled() {
 
 }  // namespace
 
+// Asks for pending signals first: until watch() has stored a signal, it is pending.
 int received_signal() {
-  if (const int number = signals.received.load(); number != 0) return number;
   sigset_t waiting;
   ::sigpending(&waiting);
+  if (const int number = signals.received.load(); number != 0) return number;
   const sigset_t ours = handled();
   for (const int number : dp::kStopSignals)
     if (::sigismember(&ours, number) == 1 && ::sigismember(&waiting, number) == 1) return number;

@@ -37,7 +37,7 @@ std::unique_ptr<HostOp> make_winograd(const Conv2dBackwardWeights& desc, const C
 enum class ConvPass { forward, data, weights };
 
 // Whether Winograd pays for these shapes. `result` is the shape of the pass's result; for ConvPass::weights it is the
-// shape of the convolution's output. `amx`: the processor has it. Nothing is measured, so equal plans compute equal bits.
+// shape of the convolution's output. `amx`: the processor has it. Nothing is measured: equal plans compute equal bits.
 bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window, bool amx);
 
 // Whether our own Winograd is faster than oneDNN's for these weights, on processors with AMX or without

@@ -138,7 +138,7 @@ TEST_CASE("signals: time in which the process is stopped does not count between 
     const auto begin = std::chrono::steady_clock::now();
     ::kill(program.id(), SIGTERM);
     CHECK(program.wait_for_error("stopping").find("stopping after a checkpoint is written") != std::string::npos);
-    ::kill(program.id(), SIGSTOP);
+    program.stop();
     const bool once = std::chrono::steady_clock::now() - begin < kOnce;  // else this test got no core: again
     pause_ms(1500);
     ::kill(program.id(), SIGTERM);

@@ -68,7 +68,7 @@ printf 'done\tuser=%s\tsystem=%s\n' $user $system
 read -r end)sh"},
               {});
   const Reply reply = child.read(kLongest);
-  const double ticks = child.cpu_seconds() * static_cast<double>(::sysconf(_SC_CLK_TCK));
+  const double ticks = std::round(child.cpu_seconds() * static_cast<double>(::sysconf(_SC_CLK_TCK)));
   CHECK(ticks >= reply.number("user") + reply.number("system"));
   CHECK(ticks <= reply.number("user") + reply.number("system") + 5);
   CHECK(child.id() > 0);

@@ -25,7 +25,9 @@ inline constexpr DeepResnet kWideResnet50{"wide_resnet50_2", models::wide_resnet
 
 inline void check_smooth(const DeepResnet& net) {
   const ResnetCase smooth{"smooth", net.make({.classes = 10, .input = {3, 16, 16}, .relu = false}), 7, 0};
-  check_resnet_errors(resnet_errors(net.golden(), smooth, on_cpus(1)), 1e-5);
+  // Measured: at most 1.05e-5, ResNet34 on Ice Lake, where Winograd computes more passes than with AMX. With Winograd
+  // 5e-5 is promised (docs/reference/semantics.md, 10).
+  check_resnet_errors(resnet_errors(net.golden(), smooth, on_cpus(1)), 2e-5);
 }
 
 inline void check_imagenet(const DeepResnet& net) {

@@ -11,7 +11,7 @@
 
 namespace dp::test {
 
-// The digits with two targets each: what the upper and the lower half of the image have of ink, or whether that is much.
+// The digits with two targets each: how much ink the upper and the lower half of the image have, or whether it is much.
 class Ink final : public Dataset {
  public:
   Ink(std::shared_ptr<const Dataset> digits, bool decided) : digits_(std::move(digits)), decided_(decided) {}

@@ -39,8 +39,8 @@ struct Batch {
   std::int64_t global_size() const { return global ? global : size(); }
 };
 
-// Targets that a loader makes from class numbers, for DataParallelOptions::soft_targets. sample_weights is for data sets
-// with targets, too.
+// Targets that a loader makes from class numbers, for DataParallelOptions::soft_targets. Data sets with targets may
+// have sample_weights, too.
 struct TargetOptions {
   // torchvision's MixUp and CutMix: image i of a batch is mixed with image B-1-i. The part that an image keeps is drawn
   // for each batch from Beta(alpha, alpha), keyed by (seed, epoch, batch). 0: off; else 0.001 to 4. With both, each

@@ -5,8 +5,9 @@
 
 namespace dp {
 
-// A person or `kill`; a hang-up of the terminal; a scheduler's warning of its time limit (Slurm's --signal=USR1@90).
-inline constexpr int kStopSignals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+// A person or `kill`; a hang-up of the terminal; a scheduler's warning of its time limit (Slurm's --signal=USR1@90). In
+// the order in which the kernel delivers several that are pending.
+inline constexpr int kStopSignals[] = {SIGHUP, SIGINT, SIGUSR1, SIGUSR2, SIGTERM};
 
 // Whether the parent process has ignored `number` for this process, as nohup ignores SIGHUP; it then stays ignored.
 // SIGINT and SIGTERM are always handled: shells without job control ignore SIGINT for programs that they start with &.
