@@ -66,8 +66,8 @@ sigset_t handled() {
   return set;
 }
 
-// `arrivals`: a signalfd. read() takes a signal from the pending ones, so the first signal is stored before: at no time
-// does received_signal() miss it.
+// `arrivals`: a signalfd. read() takes a signal from the pending ones. The first signal is stored before, so
+// received_signal() always sees it.
 [[noreturn]] void watch(int arrivals) {
   pollfd arrival{arrivals, POLLIN, 0};
   while (::poll(&arrival, 1, -1) != 1) continue;
@@ -77,9 +77,10 @@ sigset_t handled() {
   int ticks = 0;
   for (auto leave_at = Clock::now() + kUntilLeaving; signals.unsaved.load() || Clock::now() < leave_at;) {
     signalfd_siginfo info;
-    if (::poll(&arrival, 1, kTick) == 0) {
+    const int ready = ::poll(&arrival, 1, kTick);
+    if (ready == 0) {
       ++ticks;
-    } else if (::read(arrivals, &info, sizeof info) == sizeof info) {
+    } else if (ready == 1 && ::read(arrivals, &info, sizeof info) == sizeof info) {
       const int number = static_cast<int>(info.ssi_signo);
       const bool repeated = same_request(first, number) && ticks < kSameSignal;  // or the first one itself
       if (!repeated && !from_launcher(info)) ::_exit(128 + number);

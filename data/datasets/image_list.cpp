@@ -70,7 +70,7 @@ class ListReader {
   }
   // The current record is a line of names. Later ones may have a field with the name sample_weight.
   void take_names() {
-    const auto at = std::ranges::find(fields, std::string(kWeight));
+    const auto at = std::ranges::find(fields, std::string(kWeight), in_lower_case);
     if (at != fields.end()) weight_field_ = static_cast<std::size_t>(at - fields.begin());
   }
   std::vector<std::string> fields;    // of the current record: the path, and what follows, without the weight
@@ -212,8 +212,9 @@ bool is_header(const ListReader& record) {
   const auto is_one_of = [](const std::string& field, std::initializer_list<std::string_view> names) {
     return std::find(names.begin(), names.end(), in_lower_case(field)) != names.end();
   };
+  const std::size_t second = record.fields.size() > 2 && is_one_of(record.fields[1], {kWeight}) ? 2 : 1;
   return is_one_of(record.fields[0], {"path", "file", "filename", "file_name", "image", "image_path"}) &&
-         is_one_of(record.fields[1], {"class", "class_name", "label", "category", "target"});
+         is_one_of(record.fields[second], {"class", "class_name", "label", "category", "target"});
 }
 
 // Whole numbers of up to nine digits sort by value, so that class 10 follows class 9.

@@ -198,7 +198,7 @@ OptionTable<Optimizer> make_optimizer_options() {
       "divide by the deviation from the mean gradient");
   add("opt-match-rms,!--no-opt-match-rms", accepts::flag(),
       where<bool>([](auto& own) -> decltype((own.match_rms)) { return own.match_rms; }),
-      "multiply the rate of a matrix by 0.2*sqrt(max(rows, columns)), which fits AdamW's rates, not by "
+      "on: multiply the rate of a matrix by 0.2*sqrt(max(rows, columns)), which fits AdamW's rates; off: by "
       "sqrt(max(1, rows/columns))");
   add("weight-decay,--wd", kRate, where<float>([](auto& own) -> auto& { return own.weight_decay; }),
       "weight decay; an L2 penalty with " + joined(with_penalty(), " and "));

@@ -324,7 +324,12 @@ void GradientSync::work_on_tensors() {
       share_partials_of_bucket(bucket, tensors.partials(own_ranges_[bucket].begin), tensors.partials(range.begin),
                                [&](std::int64_t element) { return tensors.partials_before(element); });
   }
-  tensors.finish(stream());
+  // Processors with other instructions multiply matrices to other last bits: the first replica does it for all.
+  const bool by_first = mode_ == Reduce::all_reduce && communicator_ && tensors.work() == TensorWork::orthogonal;
+  if (!by_first || communicator_->rank() == 0) tensors.finish(stream());
+  if (!by_first) return;
+  for (const Bucket& bucket : buckets_)
+    communicator_->broadcast(tensors.direction(bucket.range.begin), bucket.range.size(), type_, 0, *comm_stream_);
 }
 
 void GradientSync::wait_for_weights() {

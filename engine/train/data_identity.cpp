@@ -63,6 +63,7 @@ Part describe(const Dataset& dataset) {
                    const bool named = label >= 0 && static_cast<std::size_t>(label) < names.size();
                    digest.add_field(named ? names[static_cast<std::size_t>(label)] : std::to_string(label));
                    if (dataset.has_targets()) digest.add_field(targets_of(dataset, i));
+                   if (dataset.has_weights()) digest.add_field(std::to_string(dataset.weight(i)));
                    digest.add_field(dataset.sample_id(i));
                    labels[static_cast<std::size_t>(i)] = label;
                  }

@@ -61,9 +61,10 @@ const Batch* next_batch(Loader& loader, StopRequest& stop) {
 
 namespace {
 
-// Whether the outputs of an evaluation are kept, from which metrics are computed.
+// Whether the outputs of an evaluation are kept, from which metrics are computed. `rows`: of this process.
 bool can_keep_outputs(const DataParallel& net, std::int64_t rows) {
-  constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // on all devices
+  constexpr std::int64_t kMostBytes = std::int64_t{64} << 20;  // of all processes
+  if (const auto& group = net.options().process_group) rows *= group->size();
   return rows * net.model().output().numel() * static_cast<std::int64_t>(sizeof(float)) <= kMostBytes;
 }
 
@@ -76,6 +77,7 @@ void add_metrics(const DataParallel& net, const std::vector<OwnMetric>& own,
   const std::optional<EvaluatedLogits>& all = gathered ? gathered : outputs;
   if (!all || static_cast<std::int64_t>(all->samples.size()) != report.stats.samples) return;
   if (const auto& loss = net.options().output_loss) report.metrics = metrics_of(*all, *loss);
+  const Busy busy(net.options().process_group.get());
   for (const OwnMetric& metric : own) report.metrics.push_back({metric.name, Stats::plain(metric.function(*all))});
 }
 

@@ -66,7 +66,7 @@ std::shared_ptr<const Dataset> augmented(const std::shared_ptr<const Dataset>& t
 
 DataParallelOptions parallel_options(const TrainerOptions& options) {
   DataParallelOptions parallel = options.parallel;
-  parallel.sample_weights = options.sample_weights;
+  parallel.sample_weights = parallel.sample_weights || options.sample_weights;
   if (!makes_targets(options)) return parallel;
   parallel.soft_targets = true;
   parallel.label_smoothing = 0;

@@ -233,8 +233,8 @@ std::unique_ptr<HostOp> make_winograd(const Conv2dBackwardWeights& d, const CpuO
 // transforms of inputs and results, of whole tiles even at image edges, and once per call of the weights. For 32 to 512
 // channels, images of 4 to 56 pixels and batches of 1 to 64,
 //   direct time / Winograd time = 2.3 * (fraction of tile cells in the image) * tiles / (tiles + weight_tiles)
-// The constants suit Zen 4 and Ice Lake without AMX, and a Xeon with AMX, which needs more time for weights that exceed
-// its cache (docs/decisions/0048).
+// is about what was measured. weight_tiles suits Zen 4 and Ice Lake; a Xeon with AMX needs more time for weights that
+// exceed its cache (docs/decisions/0048).
 bool winograd_pays(ConvPass pass, const Shape& weights, const Shape& result, const Window& window, bool amx) {
   if (!(window.is_square() && window.kernel == 3 && window.stride == 1) || window.padding.h > 1) return false;
   if (weights[0] < 32 || weights[1] < 32) return false;

@@ -148,6 +148,17 @@ TEST_CASE("labels in JSON lines may be numbers, and targets a number or a list")
   CHECK(dp::datasets::image_targets(folder.path()).test->classes() == 1);
 }
 
+TEST_CASE("the column sample_weight may be anywhere behind the path, in any case, and is no class") {
+  for (const char* const list : {"path,sample_weight,class\na.jpg,2,dog\nmore/b.jpg,0.5,cat\n",
+                                 "path,class,Sample_Weight\na.jpg,dog,2\nmore/b.jpg,cat,0.5\n"}) {
+    const Listed listed(list);
+    const auto data = listed.open().train;
+    CHECK(data->class_names() == std::vector<std::string>{"cat", "dog"});
+    CHECK(data->weight(0) == 2);
+    CHECK(data->weight(1) == 0.5f);
+  }
+}
+
 TEST_CASE("the key sample_weight of JSON lines has the weight of an image") {
   TemporaryFolder folder;
   folder.write("a.jpg", corpus_image("jpeg_420"));

@@ -286,4 +286,29 @@ TEST_CASE("names that are not UTF-8 are recorded escaped, and more than 100,000 
   CHECK(recorded_names(*named(changed(kDigitNames, [](ClassNames& n) { n[0].resize(5 << 20, 'x'); })).train).empty());
 }
 
+TEST_CASE("other weights of samples are other images") {
+  class Weighted final : public Dataset {
+   public:
+    explicit Weighted(float weight) : weight_(weight) {}
+    std::int64_t size() const override { return of_->size(); }
+    Shape image_shape() const override { return of_->image_shape(); }
+    std::int64_t classes() const override { return of_->classes(); }
+    const Normalization& normalization() const override { return of_->normalization(); }
+    std::int32_t label(std::int64_t index) const override { return of_->label(index); }
+    bool has_weights() const override { return true; }
+    float weight(std::int64_t index) const override { return index == 7 ? weight_ : 1; }
+    void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
+      of_->read(index, out, random);
+    }
+
+   private:
+    std::shared_ptr<const Dataset> of_ = tiny_digits().train;
+    float weight_;
+  };
+  const Dataset& test = *tiny_digits().test;
+  const DataIdentity had = identity_of(std::make_shared<Weighted>(2.0f).get(), test);
+  CHECK(changed_samples(had, identity_of(std::make_shared<Weighted>(2.0f).get(), test), false).empty());
+  CHECK_FALSE(changed_samples(had, identity_of(std::make_shared<Weighted>(3.0f).get(), test), false).empty());
+}
+
 }  // namespace

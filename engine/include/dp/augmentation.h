@@ -21,8 +21,8 @@ enum class Flip { none, random, alternating };
 // Policies that draw operations from a table: RandAugment, TrivialAugmentWide, AugMix.
 enum class AutoAugment { none, ra, ta_wide, augmix };
 
-// Of images that are rotated, sheared and shifted, where bicubic is bilinear and what comes from outside the image is
-// black; and of image files that are resized, see Resizing.
+// Of image files that are resized (see Resizing), and of images that are rotated, sheared and shifted. What then comes
+// from outside the image is black, and bicubic is bilinear.
 enum class Interpolation { nearest, bilinear, bicubic };
 
 // Factors are drawn from 1 - x to 1 + x, and at least 0; the hue is turned by -hue to hue, where 1 is a full turn.

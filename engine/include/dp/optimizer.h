@@ -4,8 +4,8 @@
 // compiles the rule: the reference in double, CPUs and GPUs in float, without fast-math and without contracting a*b+c,
 // so that each new value is the same everywhere. A new optimizer is a struct here with its place in Optimizer, and
 // figures of another implementation in tests/golden/golden_optimizers.py. Lamb and Muon also compute with whole tensors
-// (TensorWork); norms and products of matrices are equal on all replicas, but differ in their last bits between devices
-// of different kinds.
+// (TensorWork). All replicas get the same norms and products of matrices; another kind of device computes other last
+// bits.
 #pragma once
 
 #include <cmath>

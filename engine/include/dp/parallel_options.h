@@ -163,8 +163,8 @@ struct DataParallelOptions {
   // targets instead of labels. Empty: cross-entropy of class numbers.
   std::optional<OutputLoss> output_loss{};
   // Training batches have targets, a number for each class, and their loss is SoftCrossEntropyLoss; batches to evaluate
-  // have labels. A Trainer sets it for mixed images and for weights of classes. Not with label_smoothing, which the
-  // targets contain.
+  // have labels. A Trainer sets it for mixed images and for weights of classes or samples. Not with label_smoothing,
+  // which the targets contain.
   bool soft_targets = false;
   // With output_loss or soft_targets: the rows of a training batch's targets have one number more, the factor of the
   // sample's loss. Evaluations have none. The loss is the mean of the products, as with reduction='none' in PyTorch.
