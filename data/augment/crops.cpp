@@ -49,7 +49,7 @@ void Resizer::Axis::prepare(std::int64_t in, std::int64_t out, std::int64_t begi
   }
 }
 
-// One input for each output. Adds up the positions as Pillow does, whose rounding decides between neighbours.
+// Each output copies one input. Positions are added up as in Pillow, because rounding decides between two inputs.
 void Resizer::Axis::prepare_nearest(std::int64_t in, std::int64_t out, std::int64_t begin, std::int64_t count) {
   const double scale = static_cast<double>(in) / static_cast<double>(out);
   taps.resize(static_cast<std::size_t>(count));

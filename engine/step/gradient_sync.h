@@ -19,7 +19,7 @@ namespace dp::engine {
 
 // The elements of a bucket that `rank` updates. That rank also stores their optimizer state.
 kernels::Range updated_by(const Bucket& bucket, Reduce mode, int rank, int ranks);
-// The buckets in whose update `rank` takes part: all or none.
+// The buckets that `rank` helps to update: all or none.
 std::vector<Bucket> updated_buckets(const std::vector<Bucket>& buckets, Reduce mode, int rank);
 
 // What a stage of a pipeline needs for the norm of the whole gradient, to which all stages of a replica contribute.

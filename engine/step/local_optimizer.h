@@ -62,7 +62,7 @@ class LocalOptimizer {
     std::int64_t offset = 0;  // element offset of the range in each state tensor
   };
 
-  // `buckets`: in whose update the replica takes part; none, or one for each part. `parts`: beginning at multiples of
+  // `buckets`: those that the replica helps to update; none, or one for each part. `parts`: begin at multiples of
   // kGroupElements. `groups` must outlive this object.
   LocalOptimizer(Replica& replica, std::vector<Bucket> buckets, const std::vector<kernels::Range>& parts,
                  const ParameterGroups& groups);

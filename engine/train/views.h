@@ -1,4 +1,4 @@
-// Test-time augmentation: an evaluation of several views of each image, whose outputs are averaged.
+// Test-time augmentation: evaluates several views of each image and averages their outputs.
 #pragma once
 
 #include <cstdint>

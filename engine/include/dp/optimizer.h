@@ -225,8 +225,8 @@ struct RmsProp {
   };
 };
 
-// LAMB (You et al. 2019, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes"), as in timm, whose
-// max_grad_norm is DataParallelOptions::clip_grad_norm: u = (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) +
+// LAMB (You et al. 2019, "Large Batch Optimization for Deep Learning: Training BERT in 76 minutes"), as in timm; for
+// its max_grad_norm set DataParallelOptions::clip_grad_norm. u = (m/(1-beta1^t)) / (sqrt(v/(1-beta2^t)) + eps) +
 // weight_decay*w, with m and v of Adam; w -= lr * ratio * u. ratio: norm(w) / norm(u) over the parameter's tensor; 1 if
 // a norm is 0, or if the parameter has no weight decay.
 struct Lamb {

@@ -25,9 +25,9 @@ namespace dp {
 // bytes and computes its own batches. Both give bitwise equal images.
 enum class ImagesOn { automatic, host, device };
 
-// Views of each test image, whose outputs are averaged before the softmax: flip, the image and its mirror image;
-// flip_translate, airbench's six: both also moved by a pixel to the upper left and to the lower right, at half weight
-// (0.25, 0.25, and 0.125 four times).
+// An evaluation averages the outputs for these views of an image, before the softmax. flip: the image and its mirror
+// image. flip_translate, as in airbench: these two, and both moved by a pixel to the upper left and to the lower right.
+// The unmoved views have weights of 0.25, the four moved ones of 0.125.
 enum class TestAugmentation { none, flip, flip_translate };
 
 // A figure of a program's own, computed on the host after each evaluation. With ranks, every rank computes it
