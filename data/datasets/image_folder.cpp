@@ -75,6 +75,7 @@ class ImageFolder final : public Dataset {
   }
   std::vector<std::string> class_names() const override { return list_.classes; }
   const Normalization& normalization() const override { return normalization_; }
+  std::optional<Resizing> resizing() const override { return resizing_; }
   std::int32_t label(std::int64_t index) const override { return list_.labels[static_cast<std::size_t>(index)]; }
   Augmentation augmentation() const override { return {.flip = Flip::random}; }
   bool varies() const override { return true; }

@@ -30,6 +30,7 @@ class ForwardedDataset : public Dataset {
   std::int64_t classes() const override { return whole_->classes(); }
   std::vector<std::string> class_names() const override { return whole_->class_names(); }
   const Normalization& normalization() const override { return whole_->normalization(); }
+  std::optional<Resizing> resizing() const override { return whole_->resizing(); }
   std::int32_t label(std::int64_t index) const override { return whole_->label(index); }
   bool has_targets() const override { return whole_->has_targets(); }
   void targets(std::int64_t index, std::span<float> out) const override { whole_->targets(index, out); }

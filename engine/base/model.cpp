@@ -35,7 +35,11 @@ std::int64_t window_output(const std::string& layer, std::int64_t size, const Si
 Conv2d with_padding(const std::string& name, Conv2d conv) {
   if (!conv.padding.same) return conv;
   if (!(conv.stride == 1)) fail(name, "padding 'same' requires a stride of 1");
-  const auto around = [&](int HW::*side) { return std::max(0, conv.dilation.*side * (conv.kernel.*side - 1)); };
+  const auto around = [&](int HW::*side) {
+    const std::int64_t cells = std::int64_t{conv.dilation.*side} * (std::int64_t{conv.kernel.*side} - 1);
+    if (cells > kLargestSide) fail(name, "the window is larger than any image");
+    return static_cast<int>(std::max<std::int64_t>(cells, 0));
+  };
   const HW all(around(&HW::h), around(&HW::w));
   conv.padding.h = all.h / 2, conv.padding.w = all.w / 2;
   conv.padding.more_behind = {all.h % 2, all.w % 2};
@@ -44,7 +48,7 @@ Conv2d with_padding(const std::string& name, Conv2d conv) {
 
 // The size of one side of a pool's output.
 std::int64_t pooled_size(const std::string& layer, std::int64_t size, Side side, bool ceil_mode) {
-  if (2 * side.padding > side.kernel) fail(layer, "padding must be at most half the kernel");
+  if (2 * std::int64_t{side.padding} > side.kernel) fail(layer, "padding must be at most half the kernel");
   if (ceil_mode && side.stride > 1) {
     const auto over = static_cast<int>((size + 2 * std::int64_t{side.padding} - side.span()) % side.stride);
     side.more_behind = (side.stride - over) % side.stride;
@@ -142,6 +146,7 @@ ModelBuilder::Node ModelBuilder::conv2d(const std::string& name, Node x, const C
   const Shape in = shape_of(x, name);
   if (in.rank() != 3) fail(name, "a convolution requires an input of (C, H, W), not " + to_string(in));
   if (options.out_channels < 1) fail(name, "out_channels must be positive");
+  if (padding.more_behind.h < 0 || padding.more_behind.w < 0) fail(name, "padding must not be negative");
   if (options.groups < 1 || in[0] % options.groups != 0 || options.out_channels % options.groups != 0)
     fail(name, std::to_string(options.groups) + " groups do not divide " + std::to_string(in[0]) + " input and " +
                    std::to_string(options.out_channels) + " output channels");

@@ -245,12 +245,11 @@ FileRecord write_file(const std::string& folder, const char* name, const Write& 
   return {file.bytes(), file.crc()};
 }
 
-std::map<std::string, std::string> metadata_of_weights(const TrainState& state) {
-  std::map<std::string, std::string> metadata{{"format", "pt"}};
-  if (state.data && !state.data->classes.empty())
-    metadata[kClassesKey] =
-        nlohmann::json(state.data->classes).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  return metadata;
+std::map<std::string, std::string> metadata_of_weights(const Checkpoint& checkpoint) {
+  const TrainState& state = checkpoint.state;
+  std::vector<std::string> classes;
+  if (state.data) classes = state.data->classes;
+  return metadata_of(checkpoint.model, classes, checkpoint.preprocessing);
 }
 
 std::map<std::string, std::string> metadata_of(const OptimizerState& state) {
@@ -289,7 +288,7 @@ OptimizerState read_optimizer(FileSource& source, const TrainState& run) {
 void write_folder(const std::string& folder, const Checkpoint& checkpoint) {
   if (file_ops().mkdir(folder.c_str(), 0777) != 0) throw_io_errno(folder, "creating the folder", errno);
   Manifest manifest;
-  std::map<std::string, std::string> metadata = metadata_of_weights(checkpoint.state);
+  std::map<std::string, std::string> metadata = metadata_of_weights(checkpoint);
   manifest[kModelFile] =
       write_file(folder, kModelFile, [&](FileWriter& file) { write_tensors(file, checkpoint.weights, metadata); });
   manifest[kOptimizerFile] = write_file(folder, kOptimizerFile, [&](FileWriter& file) {
@@ -327,10 +326,12 @@ Checkpoint load_checkpoint(const std::string& folder) {
   VerifiedCheckpoint files = open_checkpoint(folder, Links::follow);
   Checkpoint checkpoint;
   checkpoint.state = read_train_state(files.state);
-  checkpoint.weights = read_safetensors(files.model);
+  std::map<std::string, std::string> metadata;
+  checkpoint.weights = read_safetensors(files.model, &metadata);
+  checkpoint.model = model_in(metadata, kModelFile);
+  checkpoint.preprocessing = preprocessing_in(metadata, kModelFile);
   checkpoint.optimizer = read_optimizer(files.optimizer, checkpoint.state);
   if (files.average) {
-    std::map<std::string, std::string> metadata;
     checkpoint.average = read_safetensors(*files.average, &metadata);
     const auto updates = metadata.find("updates");
     checkpoint.average_updates =

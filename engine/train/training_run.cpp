@@ -415,9 +415,13 @@ void TrainingRun::save(const std::string& name, bool must) {
   meter_.pause();
   try {
     state_.loss_scale = net_.loss_scale();
-    const Checkpoint checkpoint{state_, net_.weights(), net_.optimizer_state(),
+    const Checkpoint checkpoint{state_,
+                                net_.weights(),
+                                net_.optimizer_state(),
                                 options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{},
-                                net_.average_updates()};
+                                net_.average_updates(),
+                                net_.model(),
+                                preprocessing_of(test_.dataset())};
     require_finite(checkpoint.weights);
     if (folder_.writes()) {
       const Busy busy(group_);

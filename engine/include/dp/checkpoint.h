@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "dp/dataset.h"
 #include "dp/loss_scale.h"
+#include "dp/model.h"
 #include "dp/optimizer.h"
 #include "dp/tensor.h"
 
@@ -59,9 +61,12 @@ struct Checkpoint {
   OptimizerState optimizer;
   NamedTensors average;              // moving average of the weights; empty without ema_decay
   std::int64_t average_updates = 0;  // updates of the average; load_checkpoint(): `step` if the file has no number
+  // What read_trained_model() requires besides the weights. nullopt in checkpoints of earlier versions.
+  std::optional<Model> model{};
+  std::optional<Preprocessing> preprocessing{};
 };
 
-// Writes model.safetensors (with the class names in its metadata), optimizer.safetensors, ema.safetensors (only with a
+// Writes model.safetensors (with the class names, the model and the preprocessing in its metadata), optimizer.safetensors, ema.safetensors (only with a
 // moving average), state.json and manifest.json (sizes and crc32c of the files) into a temporary sibling of `folder`,
 // syncs every file and folder, and then swaps it with the old one, if any. The parent folder must exist. Error(io) if
 // it fails: the old checkpoint is unchanged. Error(usage) if `folder` exists and is neither a checkpoint nor empty.

@@ -25,6 +25,20 @@ struct Normalization {
   std::vector<float> std;
 };
 
+// How image files become images of side x side: for training a random resized crop, otherwise a central crop. With the
+// bits of Pillow's resize() up to its version 12, which torchvision's transforms call for images of Pillow.
+struct Resizing {
+  Interpolation interpolation = Interpolation::bilinear;  // bilinear and bicubic are antialiased
+  // As timm's: the shorter side becomes side / crop_pct, rounded down, before the crop. 0.05 to 1.
+  double crop_pct = 0.875;
+};
+
+// How an evaluation makes the input of a network from an image.
+struct Preprocessing {
+  Normalization normalization;
+  std::optional<Resizing> resizing{};  // empty: the images of the data set already have the size of the input
+};
+
 // Labelled images of one shape. Immutable: loader threads call every method concurrently.
 class Dataset {
  public:
@@ -34,7 +48,8 @@ class Dataset {
   virtual std::int64_t classes() const = 0;                            // or the number of targets of a sample
   virtual std::vector<std::string> class_names() const { return {}; }  // of every class, or none
   virtual const Normalization& normalization() const = 0;
-  virtual std::int32_t label(std::int64_t index) const = 0;  // 0 .. classes-1; with targets 0
+  virtual std::optional<Resizing> resizing() const { return {}; }  // of image files
+  virtual std::int32_t label(std::int64_t index) const = 0;        // 0 .. classes-1; with targets 0
   // Whether samples have targets instead of class numbers, for DataParallelOptions::output_loss; and the targets of a
   // sample: out.size() is classes().
   virtual bool has_targets() const { return false; }
@@ -80,6 +95,9 @@ struct ImageSet {
 // not fit them.
 std::shared_ptr<const ImageSet> read_images(const Dataset& dataset, int threads = 1);
 
+// How an evaluation with this data set prepares its images.
+inline Preprocessing preprocessing_of(const Dataset& dataset) { return {dataset.normalization(), dataset.resizing()}; }
+
 // The same data set without unreadable images. If read() throws Error(data) for an image, the next readable image of
 // the same class is used instead. If the class has no readable image, Error(data) is thrown. Error(usage) for a data
 // set with targets: another image has other targets.
@@ -96,14 +114,6 @@ ImageCheck check_images(const Dataset& dataset, int threads = 0,
 // The same data set with changes to its augmentation. Error(usage), naming the option, for a value that is out of range
 // or does not fit the images.
 std::shared_ptr<const Dataset> with_augmentation(std::shared_ptr<const Dataset> dataset, const Augmentation& changes);
-
-// How image files become images of side x side: for training a random resized crop, otherwise a central crop. With the
-// bits of Pillow's resize() up to its version 12, which torchvision's transforms call for images of Pillow.
-struct Resizing {
-  Interpolation interpolation = Interpolation::bilinear;  // bilinear and bicubic are antialiased
-  // As timm's: the shorter side becomes side / crop_pct, rounded down, before the crop. 0.05 to 1.
-  double crop_pct = 0.875;
-};
 
 struct DatasetPair {
   std::shared_ptr<const Dataset> train;

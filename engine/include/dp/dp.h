@@ -29,4 +29,5 @@
 #include "dp/statistics.h"
 #include "dp/stop_signals.h"
 #include "dp/tensor.h"
+#include "dp/trained_model.h"
 #include "dp/trainer.h"

@@ -221,6 +221,7 @@ class GraphBuilder {
   Node append(std::string name, LayerKind kind, std::vector<int> inputs, const Shape& output);
   void parameter(const std::string& name, const Shape& shape, Node node, const Init& init);
   void buffer(const BufferSpec& buffer);
+  std::vector<ParameterSpec>& parameters() { return model_.parameters_; }
   const Shape& shape_of(Node x, const std::string& reader) const;
 
  private:
