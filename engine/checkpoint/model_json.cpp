@@ -372,14 +372,15 @@ std::optional<Rebuilder::Node> Rebuilder::make(const std::string& op) {
     if (json_->size() != kCommon + 1) fail("layer '" + name_ + "' has an unknown option");
     return reshape(x(), numbers_in(*json_, "to"));
   }
-  options(Relu());  // the others have no options, except some activations
-  if (is(Relu())) return relu(x());
-  if (is(Softmax())) return softmax(x());
-  if (is(Flatten())) return flatten(x());
-  if (is(Concat())) return concat(inputs_);
-  if (is(Add())) return add(two().first, two().second);
-  if (is(Multiply())) return multiply(two().first, two().second);
-  return std::nullopt;
+  std::optional<Node> node;
+  if (is(Relu())) node = relu(x());
+  if (is(Softmax())) node = softmax(x());
+  if (is(Flatten())) node = flatten(x());
+  if (is(Concat())) node = concat(inputs_);
+  if (is(Add())) node = add(two().first, two().second);
+  if (is(Multiply())) node = multiply(two().first, two().second);
+  if (node) options(Relu());  // these have no options
+  return node;
 }
 
 Rebuilder::Node Rebuilder::add_layer(const nlohmann::json& json) {
