@@ -360,6 +360,9 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
       ->required();
   report->add_option("-o,--output", command.report_file, "the page [<run>/report.html; report.html for several]")
       ->check(command_line::accepts(dp::accepts::text("a file")));
+  app.add_subcommand("status", "print how a run is doing, while it runs or afterwards, and exit")
+      ->add_option("run", command.status_run, "the folder of a run, such as runs/digits")
+      ->required();
   std::vector<std::string> remote;
   for (const Source& source : sources()) remote.push_back(source.dataset);
   CLI::App* const fetch =
@@ -397,7 +400,8 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
     return command;
   }
   given("list-models"), given("list-datasets");
-  if (command.list_models || command.list_datasets || command.environment || !command.report_runs.empty())
+  if (command.list_models || command.list_datasets || command.environment || !command.report_runs.empty() ||
+      !command.status_run.empty())
     return command;
   given("config");
   if (command.config) command.configured = command_line::read_config_file(*command.config);

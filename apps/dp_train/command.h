@@ -55,6 +55,7 @@ struct Command {
   bool selftest = false;                   // subcommand selftest
   std::vector<std::string> report_runs{};  // subcommand report: folders
   std::optional<std::string> report_file;
+  std::string status_run;  // subcommand status: a folder
   std::string fetch;                  // subcommand fetch: a data set
   std::optional<std::string> mirror;  // its base address
   bool evaluate = false, print_plan = false, list_models = false, list_datasets = false;

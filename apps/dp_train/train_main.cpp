@@ -163,6 +163,10 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     std::printf("%s\n", dp::printable(file).c_str());
     return code_of();
   }
+  if (!command.status_run.empty()) {
+    std::printf("%s", dp::describe_run(command.status_run).c_str());
+    return code_of();
+  }
   if (!command.fetch.empty())
     start_fetch(source(command.fetch), {command.data_path, command.mirror, command.quiet, !command.no_progress});
   if (command.environment) {

@@ -241,6 +241,8 @@ void add_checkpoints(Table& table) {
       .unset_at_zero();
   table.add("checkpoint-hist", accepts::whole(0, 1 << 20), &Options::checkpoint_hist,
             "keep the latest N checkpoints as step-<number>");
+  table.add("sync-checkpoints", accepts::flag(), &Options::sync_checkpoints,
+            "wait until each checkpoint is written, instead of training on");
 }
 
 void add_traces(Table& table) {

@@ -81,6 +81,10 @@ RunSummary TrainingRun::execute() {
     if (error.code() != ErrorCode::nonfinite) keep_finished_steps(error.what());
     notices_.count_warnings();
     if (error.code() != ErrorCode::nonfinite || (group_ != nullptr && !group_->leads())) throw;
+    try {
+      take_written(/*wait=*/true, /*must=*/false);
+    } catch (...) {  // the error that ends the run is thrown below
+    }
     const std::string where = good_checkpoint_.empty() ? "there is no checkpoint yet"
                                                        : "the last good checkpoint is '" + good_checkpoint_ + "'";
     const bool skips = options_.parallel.on_nonfinite == OnNonfinite::skip;
@@ -132,7 +136,12 @@ void TrainingRun::keep_finished_steps(const std::string& failure) noexcept {
     interrupted_ = true;
     alone_ = group_ != nullptr;
     try {
-      if (unsaved_) save_last(true);
+      settle(/*must=*/false);
+    } catch (...) {
+      if (cannot_save_) throw;  // otherwise a callback has failed again
+    }
+    try {
+      if (unsaved_) save(last_names(), /*must=*/true);
     } catch (...) {
       if (unsaved_) throw;  // otherwise a callback has failed again
     }
@@ -173,8 +182,10 @@ void TrainingRun::train() {
     if (state_.batch_in_epoch == batches_) ++state_.epoch, state_.batch_in_epoch = 0;
     const bool due = (options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0) ||
                      (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0);
-    if (evaluates && last_eval_->best) save("best", false);
-    if (due && !finished()) save_last(false);
+    std::vector<std::string> names;
+    if (evaluates && last_eval_->best) names.emplace_back("best");
+    if (due && !finished()) std::ranges::copy(last_names(), std::back_inserter(names));
+    save(names, /*must=*/false);
   }
   if (out_of_patience()) notices_.tell("ended " + end());
   if (!last_eval_ && !interrupted_ && options_.eval_every > 0) {  // no steps were left to train
@@ -184,7 +195,9 @@ void TrainingRun::train() {
     state_.epoch += whole;
   }
   if (interrupted_ && !alone_) failure_ = stop_.cause();
-  if (unsaved_ && (failure_.empty() || trained())) save_last(/*must=*/failure_.empty());
+  settle(/*must=*/false);
+  if (unsaved_ && (failure_.empty() || trained())) save(last_names(), /*must=*/failure_.empty());
+  settle(/*must=*/false);
 }
 
 std::string TrainingRun::end() const {
@@ -223,7 +236,9 @@ void TrainingRun::train_epoch() {
       meter_.end_warmup();
     }
     if (last || (options_.print_freq > 0 && (state_.batch_in_epoch - 1) % options_.print_freq == 0)) report();
-    if (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0 && !last) save_last(false);
+    if (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0 && !last)
+      save(last_names(), /*must=*/false);
+    take_written(/*wait=*/false, /*must=*/false);
     ended_ = group_ == nullptr && finish_.here();
   }
   if (!alone_) collect();
@@ -407,44 +422,72 @@ void TrainingRun::report() {
   meter_.mark();
 }
 
-void TrainingRun::save(const std::string& name, bool must) {
-  if (!writes_) return;
+std::vector<std::string> TrainingRun::last_names() const {
+  std::vector<std::string> names{"last"};
+  if (options_.checkpoint_hist > 0) names.push_back(fmt::format("step-{}", state_.step));
+  return names;
+}
+
+void TrainingRun::save(const std::vector<std::string>& names, bool must) {
+  if (!writes_ || names.empty()) return;
+  settle(/*must=*/false);
   if (!alone_) collect();
   const bool was_running = meter_.running();
-  bool saved = false;
   meter_.pause();
   try {
     state_.loss_scale = net_.loss_scale();
-    const Checkpoint checkpoint{state_,
-                                net_.weights(),
-                                net_.optimizer_state(),
-                                options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{},
-                                net_.average_updates(),
-                                net_.model(),
-                                preprocessing_of(test_.dataset())};
-    require_finite(checkpoint.weights);
-    if (folder_.writes()) {
-      const Busy busy(group_);
-      save_checkpoint(folder_.checkpoint(name), checkpoint);
-      good_checkpoint_ = folder_.checkpoint(name);
-    }
-    saved = true;
-  } catch (const Error& error) {
-    cannot_save_ = must || error.code() != ErrorCode::io;
-    if (cannot_save_) throw;
-    notices_.warn(std::string("this checkpoint was not written: ") + error.what());
+    Checkpoint checkpoint{state_,
+                          net_.weights(),
+                          net_.optimizer_state(),
+                          options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{},
+                          net_.average_updates(),
+                          net_.model(),
+                          preprocessing_of(test_.dataset())};
+    std::vector<std::string> folders;
+    for (const std::string& name : names) folders.push_back(folder_.checkpoint(name));
+    if (folder_.writes()) writer_.start(std::move(folders), std::move(checkpoint));
+  } catch (const Error&) {
+    cannot_save_ = true;
+    throw;
   }
-  if (group_ != nullptr && !alone_) saved = group_->from_first(saved ? "1" : "0") == "1";
-  if (saved && name == "last") unsaved_ = false;
+  in_flight_ = true;
+  if (std::ranges::count(names, "last") > 0) unsaved_ = false;
+  if (must || options_.sync_checkpoints) settle(must);
   if (was_running) meter_.run();
-  if (saved && folder_.writes() && callbacks_.on_checkpoint) callbacks_.on_checkpoint(folder_.checkpoint(name));
 }
 
-void TrainingRun::save_last(bool must) {
-  save("last", must);
-  if (options_.checkpoint_hist == 0) return;
-  save(fmt::format("step-{}", state_.step), must);
-  folder_.keep_newest(options_.checkpoint_hist);
+void TrainingRun::take_written(bool wait, bool must) {
+  const std::vector<CheckpointWriter::Written> written = writer_.take(wait);
+  std::vector<std::string> saved;
+  const std::string last = folder_.checkpoint("last");
+  for (const auto& [folder, failure] : written) {
+    if (folder == last) last_failed_ = failure != nullptr;
+    if (failure == nullptr) {
+      saved.push_back(good_checkpoint_ = folder);
+      continue;
+    }
+    try {
+      std::rethrow_exception(failure);
+    } catch (const Error& error) {
+      cannot_save_ = must || error.code() != ErrorCode::io;
+      if (cannot_save_) throw;
+      notices_.warn(std::string("this checkpoint was not written: ") + error.what());
+    }
+  }
+  if (!saved.empty() && options_.checkpoint_hist > 0) folder_.keep_newest(options_.checkpoint_hist);
+  if (last_failed_) unsaved_ = true;
+  for (const std::string& folder : saved)
+    if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(folder);
+}
+
+void TrainingRun::settle(bool must) {
+  if (!std::exchange(in_flight_, false)) return;
+  if (folder_.writes()) {
+    const Busy busy(group_);
+    take_written(/*wait=*/true, must);
+  }
+  if (group_ != nullptr && !alone_) last_failed_ = group_->from_first(last_failed_ ? "1" : "0") == "1";
+  if (last_failed_) unsaved_ = true;
 }
 
 void TrainingRun::record(const nlohmann::ordered_json& metrics) {

@@ -15,6 +15,7 @@
 #include "dp/process_group.h"
 #include "dp/trainer.h"
 #include "engine/base/files.h"
+#include "engine/train/checkpoint_writer.h"
 #include "engine/train/passes.h"
 #include "engine/train/record/notices.h"
 #include "engine/train/record/run_folder.h"
@@ -116,8 +117,12 @@ class TrainingRun {
   void report_epoch();
   void collect();  // waits for the devices and adds up their statistics
   void report();
-  void save(const std::string& name, bool must);  // must: a failed write is an error, not a notice
-  void save_last(bool must);                      // also step-N if checkpoint_hist is set
+  // Copies the state and starts to write it as these checkpoints. must: waits, and a failed write is an error instead
+  // of a notice.
+  void save(const std::vector<std::string>& names, bool must);
+  std::vector<std::string> last_names() const;  // `last`, and step-N if checkpoint_hist is set
+  void take_written(bool wait, bool must);      // reports the checkpoints that were written meanwhile
+  void settle(bool must);                       // waits for the checkpoints in flight, on every rank
   void record(const nlohmann::ordered_json& metrics);
   RunSummary conclude();  // writes the summary and the last records
   // After an error outside the replicas: saves and concludes, if this run has trained and the weights can be read.
@@ -164,7 +169,10 @@ class TrainingRun {
   EpochReport epoch_;
   std::vector<PhaseTimes> phases_;
   std::optional<EvalReport> last_eval_;
-  bool unsaved_ = true;
+  CheckpointWriter writer_;   // on rank 0
+  bool in_flight_ = false;    // save() has started a write that settle() has not waited for
+  bool last_failed_ = false;  // the last write of `last`
+  bool unsaved_ = true;       // whether something happened since the last save() of `last`, or its write failed
   bool loading_noticed_ = false;
   std::int64_t first_step_ = 0;  // of this part of the run
   bool interrupted_ = false;

@@ -111,6 +111,9 @@ void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
     bad_images_.add_listed({std::istreambuf_iterator<char>(listed), {}});
   const nlohmann::ordered_json data = to_record(*state_.data);
   environment_["data"]["identity"] = data;
+  const std::int64_t all = options_.epochs * batches_;
+  environment_["last_step"] = most_steps_ > 0 ? std::min(most_steps_, all) : all;
+  environment_["global_batch"] = options_.batch_size;
   folder_.begin(provenance_comment(environment_) + to_toml(config_) + to_toml({{"data", data}}), continued_from, adds);
   seconds_before_ = folder_.seconds_train();
   add_memory(environment_, net_);

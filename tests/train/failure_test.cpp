@@ -71,6 +71,7 @@ TEST_CASE("weights with NaN never replace the checkpoint `last`") {
     const TemporaryFolder temp;
     TrainerOptions options = tiny_options(temp.path());
     options.save_every_steps = 3;
+    options.sync_checkpoints = true;  // the save finds the NaN before the next step does
     Trainer trainer(dp::test::tiny_model(), dp::test::tiny_digits(), options);
     TrainerCallbacks callbacks;
     callbacks.on_step = [&](const StepReport& report) {
@@ -107,6 +108,7 @@ TEST_CASE("a checkpoint that cannot be written is a warning if another will foll
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.save_every_steps = 3;
+  options.sync_checkpoints = true;  // the write is over before the next step
   std::unique_ptr<FullDisk> full;
   std::string said;
   TrainerCallbacks callbacks;
@@ -125,6 +127,7 @@ TEST_CASE("a warning that repeats is shown once, and counted at the end of the r
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.save_every_steps = 1;
+  options.sync_checkpoints = true;  // nothing writes while the folder is removed
   options.checkpoint_hist = 2;
   std::vector<std::string> said;
   TrainerCallbacks callbacks;
@@ -167,6 +170,8 @@ TEST_CASE("records that cannot be written are reported once each, and neither en
 
 TEST_CASE("a last checkpoint that cannot be written is an I/O error") {
   const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.sync_checkpoints = true;  // the one before is complete
   std::unique_ptr<FullDisk> full;
   TrainerCallbacks callbacks;
   callbacks.on_step = [&](const StepReport& report) {
@@ -174,7 +179,7 @@ TEST_CASE("a last checkpoint that cannot be written is an I/O error") {
   };
   expect_error(ErrorCode::io, {"checkpoints"}, [&] {
     const std::shared_ptr<void> restore(nullptr, [&](void*) { full.reset(); });
-    tiny_run(tiny_options(temp.path()), callbacks);
+    tiny_run(options, callbacks);
   });
   CHECK(load_checkpoint(temp / "checkpoints/last").state.step == 14);  // the previous checkpoint stays
 }

@@ -111,6 +111,7 @@ TEST_CASE("an exception of any callback is rethrown as it is, after the finished
     INFO(where);
     const TemporaryFolder temp;
     TrainerOptions options = tiny_options(temp.path());
+    options.sync_checkpoints = true;  // on_checkpoint is called at a certain step
     options.parallel.ema_decay = 0.9;
     const std::string wanted = where;
     bool trained = false;
@@ -148,6 +149,7 @@ TEST_CASE("a data error after a full disk is reported, and the last checkpoint s
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.save_every_steps = 2;
+  options.sync_checkpoints = true;  // the checkpoint of step 4 is there at step 5
   TrainerCallbacks callbacks;
   callbacks.on_step = [&](const StepReport& report) {
     if (report.step != 5) return;

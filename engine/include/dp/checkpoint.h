@@ -69,8 +69,8 @@ struct Checkpoint {
 // Writes model.safetensors (with the class names, the model and the preprocessing in its metadata),
 // optimizer.safetensors, ema.safetensors (only with a moving average), state.json and manifest.json (sizes and crc32c
 // of the files) into a temporary sibling of `folder`, syncs every file and folder, and then swaps it with the old one,
-// if any. The parent folder must exist. Error(io) if it fails: the old checkpoint is unchanged. Error(usage) if `folder`
-// exists and is neither a checkpoint nor empty.
+// if any. The parent folder must exist. Error(io) if it fails: the old checkpoint is unchanged. Error(usage) if
+// `folder` exists and is neither a checkpoint nor empty.
 void save_checkpoint(const std::string& folder, const Checkpoint& checkpoint);
 // Error(data) if a file is missing, has another size or checksum, or cannot be parsed.
 Checkpoint load_checkpoint(const std::string& folder);

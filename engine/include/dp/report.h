@@ -10,6 +10,10 @@ namespace dp {
 // several runs are laid side by side. Error(data) if a folder holds no run, Error(io) if the file cannot be written.
 void write_report(const std::vector<std::string>& run_folders, const std::string& file);
 
+// A few lines about a run, while it runs or afterwards: whether it runs, its steps, rate and time left, the last
+// evaluation, the last checkpoint, and what calls for attention. Only reads. Error(data) if the folder holds no run.
+std::string describe_run(const std::string& run_folder);
+
 // The page about a report of dp_bench, from its JSON. `text`: what is shown where scripts are not allowed. Error(usage)
 // unless `json` is a JSON object.
 std::string report_page(const std::string& title, const std::string& text, const std::string& json);

@@ -74,9 +74,12 @@ struct TrainerOptions {
   std::string output_dir{};            // folder of the run; empty: nothing is written
   std::int64_t save_every_epochs = 1;  // 0: only at the end. `best` is saved whenever it improves
   std::int64_t save_every_steps = 0;   // 0: off
-  int checkpoint_hist = 0;             // number of latest checkpoints to keep as step-N, besides `last` and `best`
-  std::string resume{};  // a checkpoint folder, a run folder, or "auto" (the newest in output_dir, if any)
-  std::string init{};    // a safetensors file with weights; ignored if "auto" finds a checkpoint
+  // A run goes on while a checkpoint is written; it waits only for the copy of its state. One is written at a time.
+  // true: the run waits for the write too.
+  bool sync_checkpoints = false;
+  int checkpoint_hist = 0;  // number of latest checkpoints to keep as step-N, besides `last` and `best`
+  std::string resume{};     // a checkpoint folder, a run folder, or "auto" (the newest in output_dir, if any)
+  std::string init{};       // a safetensors file with weights; ignored if "auto" finds a checkpoint
   // Returns initial values of some parameters; the others are drawn. Called on rank 0 of a new run without `init`. May
   // be empty.
   std::function<NamedTensors()> first_weights{};
@@ -192,8 +195,8 @@ struct TrainerCallbacks {
   std::function<void(const EvalReport&)> on_eval{};
   std::function<void(const EpochReport&)> on_epoch{};
   std::function<void(const WorkReport&)> on_work{};  // around planning; before and after each batch of an evaluation
-  std::function<void(const std::string& folder)> on_checkpoint{};
-  std::function<void(const std::string& text)> on_message{};  // a notice for the user
+  std::function<void(const std::string& folder)> on_checkpoint{};  // after it was written, between two steps
+  std::function<void(const std::string& text)> on_message{};       // a notice for the user
 };
 
 class Trainer {

@@ -256,4 +256,21 @@ FolderLock::~FolderLock() {
   ::close(fd_);
 }
 
+// A line of /proc/locks: "7: FLOCK  ADVISORY  WRITE 1234 fd:01:56789 0 EOF". The device is not compared: of overlays it
+// is another one than stat() has.
+std::optional<int> writer_of(const std::string& folder) {
+  struct stat lock {};
+  if (::stat((folder + "/.lock").c_str(), &lock) != 0) return std::nullopt;
+  std::ifstream locks("/proc/locks");
+  for (std::string line; std::getline(locks, line);) {
+    std::istringstream in(line);
+    std::string number, kind, advisory, access, file;
+    int process = 0;
+    if (!(in >> number >> kind >> advisory >> access >> process >> file) || kind != "FLOCK" || access != "WRITE")
+      continue;
+    if (file.substr(file.rfind(':') + 1) == std::to_string(lock.st_ino)) return process;
+  }
+  return std::nullopt;
+}
+
 }  // namespace dp

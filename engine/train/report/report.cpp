@@ -4,16 +4,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
+#include <optional>
 #include <span>
 #include <sstream>
+#include <utility>
 
 #include "dp/error.h"
+#include "dp/trainer.h"
 #include "engine/base/files.h"
+#include "engine/base/text.h"
+#include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/train/record/run_folder.h"
 #include "engine/train/report/page.h"
 
 namespace dp {
@@ -136,6 +143,23 @@ OrderedJson results_of(const Run& run) {
   return results;
 }
 
+// What calls for attention while a run trains.
+std::vector<std::string> troubles_of(const Run& run) {
+  std::vector<std::string> found;
+  const auto sum_of = [&](const char* name) {
+    double sum = 0;
+    for (const double value : values_of(run.training, name)) sum += value;
+    return sum;
+  };
+  const auto waits = static_cast<double>(values_of(run.training, "loading_share").size());
+  if (const double sum = sum_of("loading_share"); waits > 0 && sum / waits > 0.1)
+    found.push_back(
+        fmt::format("training spent {:.0f} % of the time waiting for data; raise --workers", 100 * sum / waits));
+  if (const double skipped = sum_of("skipped"); skipped > 0)
+    found.push_back(fmt::format("{:.0f} steps were skipped: a loss or gradient was not finite", skipped));
+  return found;
+}
+
 // Why figures of this run should be read with care.
 std::vector<std::string> warnings_of(const Run& run) {
   std::vector<std::string> found;
@@ -160,17 +184,7 @@ std::vector<std::string> warnings_of(const Run& run) {
       found.push_back(fmt::format("throughput varied: the middle half of its measurements spans {:.0f} % of the median",
                                   100 * spread / middle));
   }
-  const auto sum_of = [&](const char* name) {
-    double sum = 0;
-    for (const double value : values_of(run.training, name)) sum += value;
-    return sum;
-  };
-  const auto waits = static_cast<double>(values_of(run.training, "loading_share").size());
-  if (const double sum = sum_of("loading_share"); waits > 0 && sum / waits > 0.1)
-    found.push_back(
-        fmt::format("training spent {:.0f} % of the time waiting for data; raise --workers", 100 * sum / waits));
-  if (const double skipped = sum_of("skipped"); skipped > 0)
-    found.push_back(fmt::format("{:.0f} steps were skipped: a loss or gradient was not finite", skipped));
+  for (std::string& trouble : troubles_of(run)) found.push_back(std::move(trouble));
   return found;
 }
 
@@ -276,7 +290,71 @@ std::string text_of(const Run& run) {
   return text;
 }
 
+// "step 120 of 9,380 (1.3 %), epoch 0, 5321 images/s, loss 0.123"; the time left if `active`.
+std::string progress_of(const Run& run, bool active) {
+  if (run.training.empty()) return "no step is recorded yet";
+  const OrderedJson& line = run.training.back();
+  const double step = number(line, "step"), rate = number(line, "images_per_second");
+  const OrderedJson& parts = field(run.env, "parts");
+  const OrderedJson& part = parts.is_array() && !parts.empty() ? parts.back() : OrderedJson();
+  const double last = number(part, "last_step"), batch = number(part, "global_batch");
+  std::string text = "step " + with_separators(static_cast<std::int64_t>(step));
+  if (last > 0)
+    text += fmt::format(" of {} ({:.1f} %)", with_separators(static_cast<std::int64_t>(last)), 100 * step / last);
+  text += fmt::format(", epoch {:.0f}, {:.0f} images/s, loss {}", number(line, "epoch"), rate,
+                      shown(number(line, "loss"), "{:.4g}"));
+  if (active && rate > 0 && last > step) text += ", time left " + duration((last - step) * batch / rate);
+  return text;
+}
+
+std::string evaluation_of(const Run& run) {
+  const Lines& lines = run.average_tests.empty() ? run.tests : run.average_tests;
+  if (lines.empty()) return "none yet";
+  std::string text;
+  for (const auto& [name, label] : {std::pair("top1", "Acc@1"),
+                                    {"top5", "Acc@5"},
+                                    {"loss", "loss"},
+                                    {"mae", "MAE"},
+                                    {"rmse", "RMSE"},
+                                    {"r2", "R2"},
+                                    {"f1", "F1"},
+                                    {"map", "mAP"}})
+    if (const double value = number(lines.back(), name); std::isfinite(value))
+      text += fmt::format("{}{} {:.4g}", text.empty() ? "" : ", ", label, value);
+  const auto best =
+      std::find_if(lines.rbegin(), lines.rend(), [](const OrderedJson& line) { return field(line, "best") == true; });
+  text += fmt::format(" at step {:.0f}", number(lines.back(), "step"));
+  if (best != lines.rend() && best != lines.rbegin())
+    text += fmt::format("; the best one is at step {:.0f}", number(*best, "step"));
+  return text;
+}
+
+// The newest checkpoint by the step in its state; it may be replaced meanwhile.
+std::string checkpoint_of(const std::string& folder) {
+  const std::string last = folder + "/checkpoints/last";
+  const std::int64_t step = stated_step(last);
+  std::error_code error;
+  const fs::file_time_type written = fs::last_write_time(last + "/manifest.json", error);
+  if (step < 0 || error) return "none yet";
+  const auto age = std::chrono::duration<double>(fs::file_time_type::clock::now() - written);
+  return fmt::format("step {}, {} ago", with_separators(step), duration(age.count()));
+}
+
 }  // namespace
+
+std::string describe_run(const std::string& run_folder) {
+  const Run run = read_run(run_folder);
+  const std::optional<int> writer = writer_of(run_folder);
+  const std::string end = word(run.summary, "end");
+  std::string text = printable(run.name) + ": " +
+                     (writer         ? fmt::format("running, process {}", *writer)
+                      : !end.empty() ? "ended, " + printable(end)
+                                     : "not running on this host, and without a summary");
+  text += "\nprogress    " + progress_of(run, writer.has_value()) + "\ntest        " + evaluation_of(run) +
+          "\ncheckpoint  " + checkpoint_of(run_folder) + "\n";
+  for (const std::string& trouble : troubles_of(run)) text += "note        " + trouble + "\n";
+  return text;
+}
 
 void write_report(const std::vector<std::string>& run_folders, const std::string& file) {
   OrderedJson data{{"runs", OrderedJson::array()}};

@@ -1,6 +1,10 @@
 // report.html of small runs.
 #include "dp/report.h"
 
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "support/catch.h"
@@ -63,6 +67,34 @@ TEST_CASE("a run writes a page after each epoch and at its end, with its records
   CHECK_THAT(run.at("config").get<std::string>(), Catch::Contains("clip-grad-norm = 1"));
   CHECK(run.at("predictions").at("average") == true);
   CHECK(run.at("predictions").at("samples") == 130);
+}
+
+TEST_CASE("the state of a run is described while it runs, after its end, and after a kill") {
+  const TemporaryFolder temp;
+  const std::string run = temp / "run";
+  TrainerOptions options = tiny_options(run);
+  options.sync_checkpoints = true;
+  std::string during, early;
+  TrainerCallbacks callbacks;
+  callbacks.on_step = [&](const StepReport& report) {
+    if (report.step == 1) early = describe_run(run);
+    if (report.step == 8) during = describe_run(run);
+  };
+  tiny_run(options, callbacks);
+  const std::string process = std::to_string(::getpid());
+  CHECK_THAT(early,
+             Catch::StartsWith("run: running, process " + process + "\nprogress    step 1 of 21 (4.8 %), epoch 0"));
+  CHECK_THAT(early, Catch::Contains("\ntest        none yet\ncheckpoint  none yet\n"));
+  CHECK_THAT(during, Catch::Contains("step 8 of 21 (38.1 %), epoch 1"));
+  CHECK_THAT(during, Catch::Contains(", time left 0:"));
+  CHECK_THAT(during, Catch::Contains("\ntest        Acc@1 "));
+  CHECK_THAT(during, Catch::Contains("\ncheckpoint  step 7, 0:"));
+  CHECK_THAT(describe_run(run), Catch::StartsWith("run: ended, complete\nprogress    step 21 of 21 (100.0 %)"));
+  CHECK_THAT(describe_run(run), !Catch::Contains("time left"));
+  std::filesystem::remove(run + "/summary.json");  // as after a kill
+  std::ofstream(run + "/.lock");
+  CHECK_THAT(describe_run(run), Catch::StartsWith("run: not running on this host, and without a summary\n"));
+  CHECK_THROWS_AS(describe_run(temp.path()), Error);
 }
 
 TEST_CASE("with --profile the page and summary.json have the time of each layer") {
