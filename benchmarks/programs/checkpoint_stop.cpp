@@ -1,5 +1,5 @@
-// How long a checkpoint stops the training loop: the copy of the state, beside the copy and the write to the disk, which
-// --sync-checkpoints waits for (docs/decisions/0078). Medians of several saves, in turn.
+// How long a checkpoint stops the training loop: the copy of the state, beside the copy and the write to the disk, for
+// which --sync-checkpoints waits (docs/decisions/0078). Medians of several saves.
 #include <dp/dp.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>

@@ -63,6 +63,13 @@ class Unsaved {
   std::atomic<bool>* flag_;
 };
 
+// The checkpoints of a save: `last`, and step-N if several are kept.
+std::vector<std::string> last_names(const TrainerOptions& options, std::int64_t step) {
+  std::vector<std::string> names{"last"};
+  if (options.checkpoint_hist > 0) names.push_back(fmt::format("step-{}", step));
+  return names;
+}
+
 void write_trace(DataParallel& net, const TrainerOptions& options, const Notices& notices) {
   if (net.write_trace(options.trace_file) == 0)
     notices.tell(fmt::format("'{}' contains no step: the run ended before step {}, the first of --trace-steps",
@@ -141,7 +148,7 @@ void TrainingRun::keep_finished_steps(const std::string& failure) noexcept {
       if (cannot_save_) throw;  // otherwise a callback has failed again
     }
     try {
-      if (unsaved_) save(last_names(), /*must=*/true);
+      if (unsaved_) save(last_names(options_, state_.step), /*must=*/true);
     } catch (...) {
       if (unsaved_) throw;  // otherwise a callback has failed again
     }
@@ -166,7 +173,9 @@ void TrainingRun::train() {
   while (!finished() && !interrupted_) {
     train_epoch();
     if (!alone_ && !stop_.asked() && group_ != nullptr && options_.finish != nullptr) ended_ = finish_.asked_now();
-    const bool evaluates = evaluation_due();
+    const std::int64_t epochs = state_.epoch + 1;  // with the one that has ended, perhaps early
+    const bool evaluates = options_.eval_every > 0 &&
+                           (ended_ || out_of_steps() || epochs >= options_.epochs || epochs % options_.eval_every == 0);
     if (alone_ || stop_.asked() || (evaluates && !evaluate())) {
       interrupted_ = true;
       break;
@@ -184,7 +193,8 @@ void TrainingRun::train() {
                      (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0);
     std::vector<std::string> names;
     if (evaluates && last_eval_->best) names.emplace_back("best");
-    if (due && !finished()) std::ranges::copy(last_names(), std::back_inserter(names));
+    if (due && !finished())
+      for (std::string& name : last_names(options_, state_.step)) names.push_back(std::move(name));
     save(names, /*must=*/false);
   }
   if (out_of_patience()) notices_.tell("ended " + end());
@@ -196,7 +206,7 @@ void TrainingRun::train() {
   }
   if (interrupted_ && !alone_) failure_ = stop_.cause();
   settle(/*must=*/false);
-  if (unsaved_ && (failure_.empty() || trained())) save(last_names(), /*must=*/failure_.empty());
+  if (unsaved_ && (failure_.empty() || trained())) save(last_names(options_, state_.step), /*must=*/failure_.empty());
   settle(/*must=*/false);
 }
 
@@ -208,13 +218,6 @@ std::string TrainingRun::end() const {
     return fmt::format("early: {} evaluation{} without a {} (--patience)", state_.since_best,
                        state_.since_best == 1 ? "" : "s", state_.best_loss ? "lower loss" : "higher top-1");
   return "early: requested by the program";
-}
-
-// After an epoch, or a part of one.
-bool TrainingRun::evaluation_due() const {
-  if (options_.eval_every == 0) return false;
-  const std::int64_t epochs = state_.epoch + 1;
-  return ended_ || out_of_steps() || epochs >= options_.epochs || epochs % options_.eval_every == 0;
 }
 
 void TrainingRun::train_epoch() {
@@ -237,7 +240,7 @@ void TrainingRun::train_epoch() {
     }
     if (last || (options_.print_freq > 0 && (state_.batch_in_epoch - 1) % options_.print_freq == 0)) report();
     if (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0 && !last)
-      save(last_names(), /*must=*/false);
+      save(last_names(options_, state_.step), /*must=*/false);
     take_written(/*wait=*/false, /*must=*/false);
     ended_ = group_ == nullptr && finish_.here();
   }
@@ -420,12 +423,6 @@ void TrainingRun::report() {
   record(to_record(report));
   if (callbacks_.on_step) callbacks_.on_step(report);
   meter_.mark();
-}
-
-std::vector<std::string> TrainingRun::last_names() const {
-  std::vector<std::string> names{"last"};
-  if (options_.checkpoint_hist > 0) names.push_back(fmt::format("step-{}", state_.step));
-  return names;
 }
 
 void TrainingRun::save(const std::vector<std::string>& names, bool must) {

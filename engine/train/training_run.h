@@ -120,9 +120,8 @@ class TrainingRun {
   // Copies the state and starts to write it as these checkpoints. must: waits, and a failed write is an error instead
   // of a notice.
   void save(const std::vector<std::string>& names, bool must);
-  std::vector<std::string> last_names() const;  // `last`, and step-N if checkpoint_hist is set
-  void take_written(bool wait, bool must);      // reports the checkpoints that were written meanwhile
-  void settle(bool must);                       // waits for the checkpoints in flight, on every rank
+  void take_written(bool wait, bool must);  // reports the checkpoints that were written meanwhile
+  void settle(bool must);                   // waits for the checkpoints in flight, on every rank
   void record(const nlohmann::ordered_json& metrics);
   RunSummary conclude();  // writes the summary and the last records
   // After an error outside the replicas: saves and concludes, if this run has trained and the weights can be read.
@@ -137,7 +136,6 @@ class TrainingRun {
   bool out_of_patience() const { return options_.patience > 0 && state_.since_best >= options_.patience; }
   std::string end() const;  // see RunSummary::end
   bool finished() const { return state_.epoch >= options_.epochs || out_of_steps() || ended_ || out_of_patience(); }
-  bool evaluation_due() const;
 
   DataParallel& net_;
   Loader& train_;

@@ -49,8 +49,8 @@ class FolderLock {
   bool made_ = false;
 };
 
-// The process that holds the lock of a run folder, by the kernel's list; nullopt: none on this host. Takes no lock, which
-// could stop a run that starts at this moment.
+// The process that holds the lock of a run folder, by the kernel's list; nullopt: none on this host. Takes no lock,
+// which could stop a run that starts at this moment.
 std::optional<int> writer_of(const std::string& folder);
 
 // The folder of one run. Owns its lock and the metrics file. Writes nothing if the path is empty.

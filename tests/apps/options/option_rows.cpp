@@ -442,6 +442,7 @@ std::vector<AloneRow> alone_rows() {
        {"Test: Acc@1"}},
       {"--dry-run", tiny + Words{"--dry-run"}, 0, {"Trained to step 1 (", "Acc@1"}},
       {"--print-plan", tiny + Words{"--print-plan"}, 0, {"fc1.weight", "plan for 8 rows, training"}},
+      {"status", {"status", "@/seven"}, 0, {"ended, complete"}},
       {"report", {"report", "@/seven", "-o", "@/out/page.html"}, 0, {"out/page.html"}},
       {"fetch",
        {"fetch", "mnist", "--epochs", "2"},
