@@ -363,6 +363,19 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   app.add_subcommand("status", "print how a run is doing, while it runs or afterwards, and exit")
       ->add_option("run", command.status_run, "the folder of a run, such as runs/digits")
       ->required();
+  CLI::App* const convert =
+      app.add_subcommand("convert", "write weights of PyTorch (.pth), or those of a run, as safetensors, and exit");
+  convert
+      ->add_option("weights", command.convert,
+                   "a file of torch.save or a safetensors file; a checkpoint; the folder of a run")
+      ->required();
+  convert->add_option("-o,--output", command.convert_output, "the safetensors file to write")
+      ->required()
+      ->check(command_line::accepts(dp::accepts::text("a file")));
+  convert
+      ->add_option("--entry", command.convert_entry,
+                   "the entry of a PyTorch checkpoint to take, such as model_ema [its weights or their average]")
+      ->check(command_line::accepts(dp::accepts::text("an entry")));
   std::vector<std::string> remote;
   for (const Source& source : sources()) remote.push_back(source.dataset);
   CLI::App* const fetch =
@@ -386,6 +399,7 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   if (command.selftest) refuse_others(command, "selftest", kSelftestOptions);
   if (command.check_data) refuse_others(command, "check-data", kCheckOptions);
   if (!command.fetch.empty()) refuse_others(command, "fetch", kFetchOptions);
+  if (!command.convert.empty()) refuse_others(command, "convert", {});
   if (!shell.empty()) {
     const std::string text =
         shell == "man" ? command_line::manual_page(app, DP_VERSION) : command_line::completion(app, choices(), shell);
@@ -399,6 +413,7 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
     for (const std::string_view name : kFetchOptions) given(std::string(name));
     return command;
   }
+  if (!command.convert.empty()) return command;
   given("list-models"), given("list-datasets");
   if (command.list_models || command.list_datasets || command.environment || !command.report_runs.empty() ||
       !command.status_run.empty())

@@ -56,6 +56,8 @@ struct Command {
   std::vector<std::string> report_runs{};  // subcommand report: folders
   std::optional<std::string> report_file;
   std::string status_run;  // subcommand status: a folder
+  std::string convert;     // subcommand convert: a file or folder with weights
+  std::string convert_output, convert_entry;
   std::string fetch;                  // subcommand fetch: a data set
   std::optional<std::string> mirror;  // its base address
   bool evaluate = false, print_plan = false, list_models = false, list_datasets = false;

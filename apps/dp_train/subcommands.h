@@ -1,4 +1,4 @@
-// The subcommands check-data, estimate-memory and selftest.
+// The subcommands check-data, convert, estimate-memory and selftest.
 #pragma once
 
 #include <dp/device.h>
@@ -14,6 +14,10 @@ namespace dp_train {
 // check-data: reads every image and prints why some cannot be read, and the mean and deviation of the training images.
 // Returns true if all can be read.
 bool check_data(const Command& command);
+
+// convert: writes weights as a safetensors file, and prints what was changed. dp::Error(usage) if the file to write is
+// the one to read, or is inside the folder to read.
+void convert(const Command& command);
 
 // estimate-memory: the memory of a run on each replica and of its process, and the largest batch that fits. Prints one
 // line per replica, for images of the shape that the data set's name implies, and the parts of the process's memory if

@@ -167,6 +167,10 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     std::printf("%s", dp::describe_run(command.status_run).c_str());
     return code_of();
   }
+  if (!command.convert.empty()) {
+    convert(command);
+    return code_of();
+  }
   if (!command.fetch.empty())
     start_fetch(source(command.fetch), {command.data_path, command.mirror, command.quiet, !command.no_progress});
   if (command.environment) {

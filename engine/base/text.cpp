@@ -133,6 +133,12 @@ std::string printable(std::string_view raw) {
   return out;
 }
 
+bool is_utf8(std::string_view text) {
+  for (std::size_t at = 0, length = 0; at < text.size(); at += length)
+    if ((length = utf8_length(text, at)) == 0) return false;
+  return true;
+}
+
 std::string json_line(const nlohmann::ordered_json& value) {
   return value.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace);
 }

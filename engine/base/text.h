@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace dp {
 
@@ -12,6 +13,7 @@ namespace dp {
 std::string json_line(const nlohmann::ordered_json& value);
 // A TOML basic string, quotes included.
 std::string toml_string(const std::string& text);
+bool is_utf8(std::string_view text);
 std::string base64(std::span<const std::uint8_t> bytes);
 std::string duration(double seconds);              // "0:01:12"; format of Python's timedelta
 std::string with_separators(std::int64_t number);  // "1,199,882"

@@ -51,6 +51,9 @@ std::string to_json(const Manifest& manifest);
 // Error(data) unless it lists exactly the files of a checkpoint (kAverageFile is optional). No other name is opened.
 Manifest read_manifest(ByteSource& source);
 
+// The checkpoint `best` of a run, or else `last`, or the folder itself if it is a checkpoint. Error(data) otherwise.
+std::string checkpoint_in(const std::string& folder);
+
 enum class Links { follow, refuse };  // whether the folder itself may be a symbolic link; its files may not
 
 FileHandle open_folder(const std::string& path, Links links);  // Error(data)

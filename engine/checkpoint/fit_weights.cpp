@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <string_view>
@@ -10,7 +11,9 @@
 #include "dp/checkpoint.h"
 #include "dp/error.h"
 #include "engine/base/files.h"
+#include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/torch_file.h"
 
 namespace dp {
 namespace {
@@ -25,12 +28,15 @@ bool is_counter(const std::string& name, const Tensor& tensor) {
   return tensor.dtype() == DType::i64 && name.ends_with("num_batches_tracked");
 }
 
-std::string unwrapped(std::string_view name) {
+enum class Module { strip, keep };  // a component `module`, which is a name that people give as well
+
+std::string unwrapped(std::string_view name, Module module = Module::strip) {
   std::string out;
   for (std::size_t begin = 0; begin <= name.size();) {
     const std::size_t end = std::min(name.find('.', begin), name.size());
     const std::string_view component = name.substr(begin, end - begin);
-    if (std::ranges::find(kWrappers, component) == kWrappers.end())
+    const bool kept = module == Module::keep && component == kWrappers[0];
+    if (kept || std::ranges::find(kWrappers, component) == kWrappers.end())
       out.append(out.empty() ? "" : ".").append(component);
     begin = end + 1;
   }
@@ -188,18 +194,85 @@ FittedWeights fit_weights(const NamedTensors& own, NamedTensors given) {
   return fitted(own, std::move(given), nullptr);
 }
 
+namespace {
+
+// A file of weights as it is.
+struct Given {
+  NamedTensors tensors{};
+  StoredTypes types{};
+  std::map<std::string, std::string> metadata{};
+  std::vector<std::string> changes{};  // what was passed over
+};
+
+Given read_given(FileSource& file, const std::string& entry) {
+  Given given;
+  if (is_torch_file(file)) {
+    TorchFile read = read_torch_file(file, entry);
+    given.tensors = std::move(read.tensors), given.types = std::move(read.types);
+    if (!read.entry.empty()) given.changes.push_back(in_quotes(read.entry) + " of the checkpoint read");
+    if (!read.passed_over.empty()) given.changes.push_back("passed over: " + read.passed_over);
+    return given;
+  }
+  if (!entry.empty())
+    throw Error(ErrorCode::usage,
+                file.name() + ": torch.save did not write it, so it has no entry " + in_quotes(entry));
+  given.tensors = read_safetensors(file, &given.metadata, &given.types);
+  if (given.metadata.contains("optimizer"))  // its names would fit once the name of the slot is stripped
+    throw_data(file.name(), "it holds the state of an optimizer, no weights");
+  return given;
+}
+
+// Removes from the names of `tensors` what wrappers inserted: every component of torch.compile, FSDP and activation
+// checkpointing, and the first component of DataParallel and torch.optim.swa_utils if all names have it.
+void unwrap_names(NamedTensors& tensors, Changes& changes) {
+  constexpr std::string_view kModule = "module.";
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : tensors) names.push_back(unwrapped(name, Module::keep));
+  const auto has_module = [&](const auto& name) { return name.size() > kModule.size() && name.starts_with(kModule); };
+  while (!names.empty() && std::ranges::all_of(names, has_module))
+    for (std::string& name : names) name.erase(0, kModule.size());
+  if (std::set<std::string_view>(names.begin(), names.end()).size() != names.size()) return;  // no longer unique
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    if (names[i].empty()) continue;
+    note_name(tensors[i].first, names[i], changes);
+    tensors[i].first = std::move(names[i]);
+  }
+}
+
+}  // namespace
+
 FittedWeights read_weights(const std::string& path, const NamedTensors& own) {
   FileSource file(path);
-  StoredTypes types;
-  std::map<std::string, std::string> metadata;
-  NamedTensors given = read_safetensors(file, &metadata, &types);
-  if (metadata.contains("optimizer"))  // its names would fit once the name of the slot is stripped
-    throw_data(path, "it holds the state of an optimizer, no weights");
+  Given given = read_given(file, {});
   try {
-    return fitted(own, std::move(given), &types);
+    FittedWeights out = fitted(own, std::move(given.tensors), &given.types);
+    out.changes.insert(out.changes.begin(), given.changes.begin(), given.changes.end());
+    return out;
   } catch (const Error& error) {
     throw_data(path, error.what());
   }
+}
+
+StoredWeights read_stored_weights(const std::string& path, const std::string& entry) {
+  std::error_code ignored;
+  Given given;
+  if (std::filesystem::is_directory(path, ignored)) {
+    VerifiedCheckpoint files = open_checkpoint(checkpoint_in(path), Links::follow);
+    FileSource& file = files.average ? *files.average : files.model;
+    given = read_given(file, entry);
+    given.changes.push_back("read from " + file.name());
+    given.metadata.erase("updates");  // of the moving average
+  } else {
+    FileSource file(path);
+    given = read_given(file, entry);
+  }
+  Changes changes;
+  for (const auto& [name, tensor] : given.tensors)
+    if (const std::string_view type = given.types.at(name); type != to_string(tensor.dtype()))
+      changes.add(fmt::format("converted from {} to {}", type, to_string(tensor.dtype())), name);
+  unwrap_names(given.tensors, changes);
+  std::ranges::move(changes.text(), std::back_inserter(given.changes));
+  return {std::move(given.tensors), std::move(given.metadata), std::move(given.changes)};
 }
 
 }  // namespace dp

@@ -135,7 +135,8 @@ TrainedModel read_described(FileSource& source, const std::string& path) {
   return network;
 }
 
-// The checkpoint of a run, or the folder itself.
+}  // namespace
+
 std::string checkpoint_in(const std::string& folder) {
   const auto has = [](const std::string& path) {
     std::error_code ignored;
@@ -146,8 +147,6 @@ std::string checkpoint_in(const std::string& folder) {
     if (has(folder + "/checkpoints/" + name)) return folder + "/checkpoints/" + name;
   throw_data(folder, "is neither a run folder with a checkpoint `best` or `last`, nor a checkpoint");
 }
-
-}  // namespace
 
 TrainedModel read_trained_model(const std::string& path, WeightsOf which) {
   std::error_code ignored;

@@ -227,7 +227,7 @@ void add_checkpoints(Table& table) {
       .add("resume", accepts::text("a checkpoint, a run folder, or auto"), &Options::resume,
            "continue from a checkpoint or run folder; auto: from the newest in --output-dir, if any")
       .not_recorded();
-  table.add("init", accepts::text("a file"), &Options::init, "initial weights, a safetensors file");
+  table.add("init", accepts::text("a file"), &Options::init, "initial weights, a safetensors file or PyTorch's .pth");
   table
       .add(
           "init-partial", accepts::flag(), [](auto& o) { return o.init.empty() ? nullptr : &o.init_partial; },

@@ -20,6 +20,7 @@
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/checkpoint/torch_file.h"
 #include "engine/optimizer/optimizer.h"
 #include "engine/train/data_identity.h"
 #include "engine/train/passes.h"
@@ -209,9 +210,10 @@ std::vector<std::string> classes_of_init(const std::string& path) {
       throw Error(ErrorCode::data, "'" + path + "' is a folder; give the weights in it: --init " + path + inside);
   try {
     FileSource source(path);
+    if (is_torch_file(source)) return {};  // PyTorch's files have no class names
     return classes_in(read_safetensors_header(source).metadata, path);
   } catch (const Error& error) {
-    rethrow_with_remedy(error, "give a safetensors file of weights with --init");
+    rethrow_with_remedy(error, kOtherWeights);
   }
 }
 
@@ -346,7 +348,7 @@ FittedWeights initial_weights(const NamedTensors& own, const TrainerOptions& opt
   try {
     fitted = read_weights(options.init, own);
   } catch (const Error& error) {
-    rethrow_with_remedy(error, "give a safetensors file of weights with --init");
+    rethrow_with_remedy(error, kOtherWeights);
   }
   if (!fitted.faults.empty() && (!options.init_partial || !coverage_of(own, fitted.tensors).layers))
     throw Error(ErrorCode::data, fmt::format("'{}' does not fit the model: {}; {}", options.init,

@@ -34,6 +34,7 @@ std::optional<Resumed> find_resumed(const TrainerOptions& options, bool locked, 
 // The folder of that checkpoint, or empty.
 std::string find_resumed_folder(const TrainerOptions& options, bool locked, const Notice& notice);
 
+inline constexpr const char* kOtherWeights = "give weights in safetensors or of torch.save with --init";
 inline constexpr const char* kAnotherCheckpoint = "give another checkpoint with --resume";
 // To be called in a catch block: rethrows `error`. Appends "; <remedy>" to an Error(data).
 [[noreturn]] void rethrow_with_remedy(const Error& error, const std::string& remedy);

@@ -58,7 +58,7 @@ class WeightsTable {
 TEST_CASE("initial weights that are not in safetensors format are rejected") {
   WeightsTable table;
   table.refuses_path(table.temp() / "none", {});
-  table.refuses("PK\x03\x04" + std::string(60, 'x'), {"torch.save", "save_file"});
+  table.refuses("PK\x03\x04" + std::string(60, 'x'), {"zip file is damaged", "torch.save"});
   table.refuses("\x80\x02}q" + std::string(60, 'x'), {"pickle"});
   table.refuses("<!DOCTYPE html><html><body>Sign in</body></html>", {"HTML page", "download"});
   table.refuses_path(table.temp().path(), {});

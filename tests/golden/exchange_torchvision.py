@@ -1,6 +1,7 @@
-"""Exchanges a network's weights with torchvision. Arguments: ask, write or check; a folder; a network. Exit status 4:
+"""Exchanges a network's weights with torchvision. Arguments: ask, write, check, write-pth or check-pth; a folder; a network. Exit status 4:
 torchvision is not installed."""
 
+import argparse
 import pathlib
 import sys
 
@@ -55,6 +56,29 @@ def write_state(folder, network):
     save(folder / "expected.safetensors", {"images": images, "predictions": predictions})
 
 
+def write_checkpoint(folder, network):
+    """Beside that, what torchvision's training script saves of the state, in the older format too."""
+    write_state(folder, network)
+    model = model_with(network, load(folder / "state.safetensors"))
+    model.half().float()  # so that the values survive in float16
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    checkpoint = {"model": {"module." + name: tensor for name, tensor in model.state_dict().items()},
+                  "optimizer": optimizer.state_dict(), "epoch": 3, "args": argparse.Namespace(lr=0.1)}
+    torch.save(checkpoint, folder / "zip.pth")
+    torch.save(model.state_dict(), folder / "legacy.pth", _use_new_zipfile_serialization=False)
+    torch.save(model.half().state_dict(), folder / "half.pth")
+
+
+def check_equal(folder, network):
+    """Loads the engine's files strictly into torchvision's network: they have the bits of the checkpoint."""
+    checkpoint = torch.load(folder / "zip.pth", weights_only=False)["model"]
+    for name in ("zip", "legacy", "half"):
+        state = model_with(network, load(folder / f"{name}.safetensors")).state_dict()
+        assert len(state) == len(checkpoint)
+        for key, tensor in state.items():
+            assert torch.equal(tensor, checkpoint["module." + key]), f"{name}: {key}"
+
+
 def check_state(folder, network):
     """Loads the engine's state strictly and compares the predictions with the engine's."""
     state = load(folder / "state.safetensors")
@@ -76,4 +100,6 @@ def check_state(folder, network):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    {"ask": lambda *_: None, "write": write_state, "check": check_state}[sys.argv[1]](pathlib.Path(sys.argv[2]), sys.argv[3])
+    what = {"ask": lambda *_: None, "write": write_state, "check": check_state, "write-pth": write_checkpoint,
+            "check-pth": check_equal}[sys.argv[1]]
+    what(pathlib.Path(sys.argv[2]), sys.argv[3])

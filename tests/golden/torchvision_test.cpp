@@ -64,6 +64,21 @@ TEST_CASE("torchvision's state dict is loaded and gives torchvision's prediction
   }
 }
 
+TEST_CASE("torchvision's .pth files become safetensors files that torchvision loads strictly") {
+  const std::string network = GENERATE(DP_EXCHANGED);
+  const TemporaryFolder folder;
+  if (exchange("ask", folder, network) == kNoTorchvision) DP_SKIP("no Python with torchvision");
+  INFO(network);
+  REQUIRE(exchange("write-pth", folder, network) == 0);
+  for (const std::string file : {"zip", "legacy", "half"})
+    write_safetensors(folder / (file + ".safetensors"), read_stored_weights(folder / (file + ".pth")).tensors);
+  CHECK(exchange("check-pth", folder, network) == 0);
+  DataParallel net(imagenet_model(network), on_cpus(1));
+  const FittedWeights fitted = read_weights(folder / "zip.pth", net.weights());
+  CHECK(fitted.faults.empty());
+  net.set_weights(fitted.tensors);
+}
+
 TEST_CASE("torchvision's network loads a trained state dict strictly and gives the engine's predictions") {
   const std::string network = GENERATE(DP_EXCHANGED);
   const TemporaryFolder folder;

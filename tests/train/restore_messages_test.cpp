@@ -135,7 +135,7 @@ TEST_CASE("a file of initial weights that is damaged is refused with the option 
   write_text(temp / "w", "no tensors");
   TrainerOptions options = tiny_options();
   options.init = temp / "w";
-  expect_error(ErrorCode::data, {temp / "w", "; give a safetensors file of weights with --init"},
+  expect_error(ErrorCode::data, {temp / "w", "; give weights in safetensors or of torch.save with --init"},
                [&] { tiny_run(options); });
   options.resume = temp / "run";
   expect_error(ErrorCode::usage,

@@ -26,6 +26,12 @@ NamedTensors read_safetensors(const std::string& path, std::map<std::string, std
 void write_safetensors(const std::string& path, const NamedTensors& tensors,
                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
 
+// The weights in a file of torch.save, read without PyTorch: a state dict, or a training script's checkpoint that has
+// one (docs/reference/formats.md). Types as in read_safetensors(). Nothing in the file is executed. `entry`: the entry
+// of the checkpoint to read; empty: a moving average if there is one, else the weights. Error(data) names the path and
+// what was met.
+NamedTensors read_torch_file(const std::string& path, const std::string& entry = {});
+
 // What identifies the data set of a run: its classes in the order of their labels, and its samples.
 struct DataIdentity {
   std::vector<std::string> classes;  // names, as UTF-8; empty: the data set has none, or more than 4 MiB of them
@@ -94,8 +100,20 @@ struct FittedWeights {
 // PyTorch insert (module, _orig_mod, ...), and any leading components that are common to all tensors of the model.
 // Error(data) if two such prefixes lead to the model.
 FittedWeights fit_weights(const NamedTensors& own, NamedTensors given);
-// The same with the tensors of a safetensors file; `changes` names the types in the file.
+// The same with the tensors of a safetensors file or a file of torch.save; `changes` names the types in the file, and
+// the entry of a checkpoint that was read.
 FittedWeights read_weights(const std::string& path, const NamedTensors& own);
+
+// Weights of any kind, as they are stored.
+struct StoredWeights {
+  NamedTensors tensors;                           // without what wrappers of PyTorch insert into names
+  std::map<std::string, std::string> metadata{};  // of a safetensors file
+  std::vector<std::string> changes{};             // converted types, stripped names, what was passed over
+};
+// Reads a file of torch.save (`entry` as in read_torch_file()), a safetensors file, a checkpoint, or a run: its
+// checkpoint `best`, or else `last`. Of a checkpoint the moving average is read, if there is one. Error(data) names the
+// path and the fault.
+StoredWeights read_stored_weights(const std::string& path, const std::string& entry = {});
 // SHA-256 in hexadecimal over name, type, shape and bytes of each tensor, in order of name.
 std::string weights_sha256(const NamedTensors& tensors);
 

@@ -79,7 +79,7 @@ struct TrainerOptions {
   bool sync_checkpoints = false;
   int checkpoint_hist = 0;  // number of latest checkpoints to keep as step-N, besides `last` and `best`
   std::string resume{};     // a checkpoint folder, a run folder, or "auto" (the newest in output_dir, if any)
-  std::string init{};       // a safetensors file with weights; ignored if "auto" finds a checkpoint
+  std::string init{};       // weights, in safetensors or of torch.save; ignored if "auto" finds a checkpoint
   // Returns initial values of some parameters; the others are drawn. Called on rank 0 of a new run without `init`. May
   // be empty.
   std::function<NamedTensors()> first_weights{};

@@ -444,6 +444,7 @@ std::vector<AloneRow> alone_rows() {
       {"--print-plan", tiny + Words{"--print-plan"}, 0, {"fc1.weight", "plan for 8 rows, training"}},
       {"status", {"status", "@/seven"}, 0, {"ended, complete"}},
       {"report", {"report", "@/seven", "-o", "@/out/page.html"}, 0, {"out/page.html"}},
+      {"convert", {"convert", "@/seven", "-o", "@/out/w.safetensors"}, 0, {"out/w.safetensors: "}},
       {"fetch",
        {"fetch", "mnist", "--epochs", "2"},
        2,
