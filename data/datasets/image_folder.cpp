@@ -9,47 +9,19 @@
 #include <mutex>
 #include <string_view>
 
-#include "data/augment/crops.h"
-#include "data/formats/byte_reader.h"
+#include "data/datasets/prepare_image.h"
 #include "data/formats/rgb_image.h"
 #include "data/formats/tar_index.h"
 #include "data/threads.h"
 #include "dp/dataset.h"
 #include "dp/error.h"
+#include "dp/image.h"
 #include "dp/shell.h"
 
 namespace dp {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
-constexpr std::size_t kMaxBufferBytes = std::size_t{32} << 20;  // larger buffers are freed after each image
-
-// Reusable buffers of one thread.
-struct Workplace {
-  std::vector<std::uint8_t> file;
-  RgbImage image;
-  Resizer resizer;
-
-  void shrink() {
-    for (auto* buffer : {&file, &image.pixels})
-      if (buffer->capacity() > kMaxBufferBytes) std::vector<std::uint8_t>().swap(*buffer);
-  }
-};
-
-void require_fitting(const std::string& path, std::uint64_t size) {
-  if (size > kMaxFileBytes)
-    throw undecodable(path,
-                      "expected at most " + std::to_string(kMaxFileBytes) + " bytes, found " + std::to_string(size));
-}
-
-void read_file(const std::string& path, std::vector<std::uint8_t>& bytes) {
-  FileReader file(path, "make it a readable image, or remove it");
-  require_fitting(path, *file.size());
-  bytes.resize(*file.size());
-  bytes.resize(file.read(bytes));
-}
 
 class ImageFolder final : public Dataset {
  public:
@@ -95,25 +67,24 @@ class ImageFolder final : public Dataset {
   }
 
   void read(std::int64_t index, std::span<std::uint8_t> out, Random* random) const override {
-    thread_local Workplace mine;
+    thread_local ImageWorkplace mine;
     read_encoded(index, mine.file);
     decode_image(list_.path(folder_, index), mine.file, mine.image);
-    const RgbView whole{mine.image.pixels.data(), mine.image.width, mine.image.height, 3 * mine.image.width};
     if (random) {
+      const RgbView whole{mine.image.pixels.data(), mine.image.width, mine.image.height, 3 * mine.image.width};
       const Region part = random_resized_crop(whole.width, whole.height, *random);
       mine.resizer.resize(whole.part(part), side_, side_, {0, 0, side_, side_}, resizing_.interpolation, out);
     } else {
-      const CentralCrop crop = central_crop(whole.width, whole.height, side_, resizing_.crop_pct);
-      mine.resizer.resize(whole, crop.width, crop.height, crop.window, resizing_.interpolation, out);
+      mine.prepare(resizing_, image_shape(), out);
     }
     mine.shrink();
   }
 
  private:
   void read_encoded(std::int64_t index, std::vector<std::uint8_t>& bytes) const {
-    if (list_.places.empty()) return read_file(list_.path(folder_, index), bytes);
+    if (list_.places.empty()) return read_image_file(list_.path(folder_, index), bytes);
     const ImageList::Place& place = list_.places[static_cast<std::size_t>(index)];
-    require_fitting(list_.path(folder_, index), place.bytes);
+    require_readable_size(list_.path(folder_, index), place.bytes);
     bytes.resize(place.bytes);
     PieceReader(list_.shards[place.shard]).read(place.begin, bytes);
   }
@@ -339,6 +310,13 @@ std::vector<std::string> images_in(const std::string& class_folder, std::map<std
 }
 
 }  // namespace
+
+std::vector<std::string> image_files(const std::string& folder) {
+  std::map<std::string, std::int64_t> passed_over;
+  std::vector<std::string> files = images_in(folder, passed_over);
+  for (std::string& file : files) file.insert(0, folder.ends_with('/') ? folder : folder + "/");
+  return files;
+}
 
 std::string ImageList::name(std::int64_t index) const {
   const auto i = static_cast<std::size_t>(index);

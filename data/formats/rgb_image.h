@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dp/error.h"
+#include "dp/image.h"
 
 namespace dp {
 
@@ -19,18 +20,10 @@ inline constexpr std::size_t kRecognisedBytes = 16;
 // Empty for any other.
 std::string recognised(std::span<const std::uint8_t> begin);
 
-// Decoded images: interleaved RGB, one byte per channel.
-
 // Larger images are rejected before allocation.
 inline constexpr std::int64_t kMaxPixels = std::int64_t{64} << 20;
 
-struct RgbImage {
-  std::int64_t width = 0, height = 0;
-  std::vector<std::uint8_t> pixels;  // reused for the next image
-};
-
-// Decodes JPEG, PNG or WebP, detected by the first bytes. Expands grey to RGB. Ignores alpha, colour profiles and
-// orientation tags. Error(data), with a message that begins with `name`, unless the bytes are a complete image.
+// As the function of dp/image.h, with the memory of the last image.
 void decode_image(const std::string& name, std::span<const std::uint8_t> bytes, RgbImage& image);
 
 // Bytes that decode_image() allocates for this file: the pixels and, for a JPEG of several scans, its coefficients, or

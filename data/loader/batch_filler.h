@@ -18,6 +18,12 @@ namespace dp {
 void fill_order(std::span<std::int64_t> order, const LoaderOptions& options, const Dataset* balanced,
                 std::int64_t epoch);
 
+// Per channel: the normalised value of each byte.
+using NormalisedBytes = std::vector<std::array<float, 256>>;
+NormalisedBytes normalised_bytes(const Normalization& normalization);
+// Normalises an image of planes of `plane` bytes, one for each channel of the table. Returns the end of what it wrote.
+float* normalise(const std::uint8_t* image, std::int64_t plane, const NormalisedBytes& table, float* out);
+
 // Fills a batch with samples of a dataset: augmented, normalised, float32.
 // Immutable after construction and shared by all loader threads. fill() allocates nothing.
 class BatchFiller {
@@ -41,7 +47,6 @@ class BatchFiller {
     std::int64_t epoch, sample;
   };
   std::size_t image_bytes() const { return static_cast<std::size_t>(channels_ * rows_ * columns_); }
-  void copy_image(const std::uint8_t* in, float* out) const;
   void copy_augmented(const Key& key, std::span<std::uint8_t> scratch, float* out) const;
 
   const Dataset& dataset_;
@@ -51,7 +56,7 @@ class BatchFiller {
   bool changes_bytes_ = false;
   std::size_t spare_bytes_ = 0, scratch_bytes_ = 0;
   std::uint64_t seed_;
-  std::vector<std::array<float, 256>> table_;  // per channel: normalised value of each byte
+  NormalisedBytes table_;
 };
 
 }  // namespace dp

@@ -68,6 +68,22 @@ void fill_order(std::span<std::int64_t> order, const LoaderOptions& options, con
     order[static_cast<std::size_t>(i)] = order[static_cast<std::size_t>(i / repeats)] + size * (i % repeats);
 }
 
+NormalisedBytes normalised_bytes(const Normalization& normalization) {
+  NormalisedBytes table(normalization.mean.size());
+  for (std::size_t c = 0; c < table.size(); ++c)
+    for (std::size_t byte = 0; byte < 256; ++byte)  // rounds like torchvision's transforms, step by step
+      table[c][byte] = (static_cast<float>(byte) / 255.0f - normalization.mean[c]) / normalization.std[c];
+  return table;
+}
+
+float* normalise(const std::uint8_t* image, std::int64_t plane, const NormalisedBytes& table, float* out) {
+  for (const auto& values : table) {
+    const std::uint8_t* const end = image + plane;
+    while (image != end) *out++ = values[*image++];
+  }
+  return out;
+}
+
 BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t seed)
     : dataset_(dataset),
       classes_(dataset.classes()),
@@ -92,10 +108,7 @@ BatchFiller::BatchFiller(const Dataset& dataset, bool augment, std::uint64_t see
       !std::all_of(normalization.std.begin(), normalization.std.end(), [](float std) { return std > 0; }))
     throw Error(ErrorCode::usage, "a dataset of " + std::to_string(channels_) +
                                       " channels needs as many means and positive deviations to be normalised");
-  table_.resize(channels);
-  for (std::size_t c = 0; c < channels; ++c)
-    for (std::size_t byte = 0; byte < 256; ++byte)  // rounds like torchvision's transforms, step by step
-      table_[c][byte] = (static_cast<float>(byte) / 255.0f - normalization.mean[c]) / normalization.std[c];
+  table_ = normalised_bytes(normalization);
 }
 
 void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std::int64_t epoch,
@@ -118,7 +131,7 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
       copy_augmented({epoch, place}, scratch, out);
     } else {
       dataset_.read(sample, scratch.first(image_bytes()), nullptr);
-      copy_image(scratch.data(), out);
+      normalise(scratch.data(), rows_ * columns_, table_, out);
     }
     if (!resident) out += image_bytes();
     *labels++ = label;
@@ -127,13 +140,6 @@ void BatchFiller::fill(Batch& batch, std::span<const std::int64_t> samples, std:
       targets += batch.targets.shape()[1];
     }
     *indices++ = resident ? sample : place;
-  }
-}
-
-void BatchFiller::copy_image(const std::uint8_t* in, float* out) const {
-  for (const auto& table : table_) {
-    const std::uint8_t* const end = in + rows_ * columns_;
-    while (in != end) *out++ = table[*in++];
   }
 }
 
@@ -177,9 +183,9 @@ void BatchFiller::copy_augmented(const Key& key, std::span<std::uint8_t> scratch
     for (std::int64_t c = 0; c < channels_; ++c)
       to = copy_part(in + c * pixels, rows_, columns_, crop, upside_down, Unchanged{}, to);
     vary(part, augmentation_, random, scratch.first(spare_bytes_));
-    copy_image(part.bytes, out);
+    normalise(part.bytes, rows_ * columns_, table_, out);
   } else if (crop.down == 0 && crop.right == 0 && !crop.flip && !upside_down) {
-    copy_image(in, out);
+    normalise(in, rows_ * columns_, table_, out);
   } else {
     float* to = out;
     for (std::int64_t c = 0; c < channels_; ++c)

@@ -9,6 +9,7 @@
 #include "dp/device.h"
 #include "dp/error.h"
 #include "dp/functions.h"
+#include "dp/image.h"
 #include "dp/launch.h"
 #include "dp/loader.h"
 #include "dp/loss.h"

@@ -7,7 +7,8 @@ usage: make_images.py     (needs Debian's python3-torchvision, and Pillow up to 
 
 Per image: `<name>.rgb` (H,W,3), decoded; `<name>.eval` (3,S,S), Resize and CenterCrop; `<name>.crop<k>` (3,S,S),
 resized_crop of `<name>.box<k>` (left, top, width, height). Other interpolations: `<name>.eval_<mode>`, with timm's size
-before the crop, and `<name>.crop0_<mode>`.
+before the crop, and `<name>.crop0_<mode>`. prepared.safetensors has what networks without `resizing` get: `<name>.grey`
+(20,28), of convert("L"), and `<name>.plain` (3,32,24), both resized without a crop.
 """
 import io
 import math
@@ -88,6 +89,17 @@ def add_other_modes(tensors, name, image):
             )
 
 
+def write_prepared(tensors):
+    prepared = {}
+    for key in [key for key in tensors if key.endswith(".rgb")]:
+        name, image = key[:-4], Image.fromarray(tensors[key])
+        prepared[f"{name}.grey"] = np.asarray(image.convert("L").resize((28, 20), Image.Resampling.BILINEAR))
+        prepared[f"{name}.plain"] = planes(image.resize((24, 32), Image.Resampling.BILINEAR))
+    path = pathlib.Path(__file__).with_name("prepared.safetensors")
+    safetensors_file.write(path, prepared)
+    print(f"{path}: {path.stat().st_size} bytes, {len(prepared)} tensors")
+
+
 def main():
     corpus = pathlib.Path(__file__).resolve().parents[2] / "fuzz/image_corpus"
     corpus.mkdir(exist_ok=True)
@@ -110,6 +122,7 @@ def main():
     path = pathlib.Path(__file__).with_name("images.safetensors")
     safetensors_file.write(path, tensors)
     print(f"{path}: {path.stat().st_size} bytes, {len(tensors)} tensors")
+    write_prepared(tensors)
 
 
 if __name__ == "__main__":
