@@ -159,8 +159,10 @@ TrainedModel read_trained_model(const std::string& path, WeightsOf which) {
   if (which == WeightsOf::average && !files.average)
     throw Error(ErrorCode::usage, folder + " has no moving average of the weights");
   const bool average = which != WeightsOf::last_step && files.average;
-  return average ? read_described(*files.average, folder + "/" + kAverageFile)
-                 : read_described(files.model, folder + "/" + kModelFile);
+  TrainedModel network = average ? read_described(*files.average, folder + "/" + kAverageFile)
+                                 : read_described(files.model, folder + "/" + kModelFile);
+  network.config = read_train_state(files.state).config;
+  return network;
 }
 
 }  // namespace dp

@@ -50,6 +50,14 @@ double Meter::loading_between(const Reading& from, const Reading& to) {
   return seconds > 0 ? std::clamp((to.loading - from.loading) / seconds, 0.0, 1.0) : 0;
 }
 
+int loader_threads(const DataParallelOptions& parallel) {
+  const int processes = parallel.process_group ? parallel.process_group->local_size() : 1;
+  int busy = 0;
+  for (const Device& device : parallel.devices)
+    busy += device.kind == DeviceKind::cpu ? std::max(parallel.threads_per_replica, 1) : 1;
+  return std::clamp(available_cores(processes).cores - busy, 1, 4);
+}
+
 const Batch* next_batch(Loader& loader, StopRequest& stop) {
   try {
     return loader.next();

@@ -164,6 +164,9 @@ class Meter {
 
 using OnWork = std::function<void(const WorkReport&)>;
 
+// The threads of a loader beside these replicas: as many as cores are left, 1 to 4.
+int loader_threads(const DataParallelOptions& parallel);
+
 // The next batch of the loader's epoch; null at its end. If the batch cannot be prepared, requests a stop and returns
 // null.
 const Batch* next_batch(Loader& loader, StopRequest& stop);

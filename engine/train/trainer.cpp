@@ -18,14 +18,6 @@
 namespace dp {
 namespace {
 
-int loader_threads(const DataParallelOptions& parallel) {
-  const int processes = parallel.process_group ? parallel.process_group->local_size() : 1;
-  int busy = 0;
-  for (const Device& device : parallel.devices)
-    busy += device.kind == DeviceKind::cpu ? std::max(parallel.threads_per_replica, 1) : 1;
-  return std::clamp(available_cores(processes).cores - busy, 1, 4);
-}
-
 void check_init(const TrainerOptions& options) {
   if (!options.init.empty() && !options.resume.empty() && options.resume != "auto")
     throw Error(ErrorCode::usage,

@@ -4,6 +4,8 @@
 #   FOLDER                 the build folder, which is recreated; WORK/build if not given
 #   DP_PREFIX or DP_SOURCE where find_package(dp) or add_subdirectory finds dp
 #   OPTIONS                options of the outer CMake that decide how dp is compiled
+#   BEFORE                 a command of an installed program, to be run first
+#   WITH                   the arguments of the program, if it does not call dp::train_main()
 #   RUNS                   command lines of a program that calls dp::train_main(), separated by |
 cmake_minimum_required(VERSION 3.25)
 include(${CMAKE_CURRENT_LIST_DIR}/check_embedder.cmake)
@@ -39,8 +41,12 @@ if(EXISTS ${FOLDER}/build.ninja)
   endforeach()
 endif()
 
+if(BEFORE)
+  separate_arguments(before UNIX_COMMAND "${DP_PREFIX}/bin/${BEFORE}")
+  execute_process(COMMAND ${before} WORKING_DIRECTORY ${WORK} COMMAND_ERROR_IS_FATAL ANY)
+endif()
 if(NOT RUNS)
-  set(RUNS " ")
+  set(RUNS " ${WITH}")
 else()
   execute_process(COMMAND ${FOLDER}/${name} --no-such-option RESULT_VARIABLE code ERROR_VARIABLE error)
   if(NOT code EQUAL 2 OR NOT error MATCHES "^${name}: error: --no-such-option")

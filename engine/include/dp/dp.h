@@ -20,6 +20,7 @@
 #include "dp/optimizer.h"
 #include "dp/option_table.h"
 #include "dp/parallel_options.h"
+#include "dp/predictor.h"
 #include "dp/process_group.h"
 #include "dp/random.h"
 #include "dp/report.h"

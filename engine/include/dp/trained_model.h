@@ -17,6 +17,7 @@ struct TrainedModel {
   NamedTensors weights;                          // parameters and buffers under the model's names
   std::vector<std::string> classes{};            // names of the outputs; empty: unknown
   std::optional<Preprocessing> preprocessing{};  // nullopt: unknown
+  std::string config{};                          // TrainState::config of its checkpoint; empty: unknown
 };
 
 // The layers of a model as JSON, without weights; model_from_json() makes an equal model. docs/reference/formats.md has
