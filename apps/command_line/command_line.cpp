@@ -119,7 +119,8 @@ void refuse_missing_argument(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands())
     for (const CLI::Option* option : command->get_options())
       if (option->get_required() && option->count() == 0)
-        usage(command->get_name() + " requires " + option->get_description());
+        usage(command->get_name() + " requires " + (option->get_lnames().empty() ? "" : option->get_name() + ", ") +
+              option->get_description());
 }
 
 }  // namespace

@@ -386,6 +386,7 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   fetch->add_option("--mirror", command.mirror, "base address to download from [the official ones]")
       ->check(command_line::accepts(dp::accepts::text("an address")));
   command_line::add_options(*fetch, command_table(), command, command.given, kFetchOptions);
+  const std::vector<std::string_view>& predict_options = add_predict(app, command);
   std::string shell;
   app.add_subcommand("completion", "print a script that completes the options in a shell, or the manual page, and exit")
       ->add_option("shell", shell, "a shell: bash, zsh, fish, or man for the manual page")
@@ -400,6 +401,11 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   if (command.check_data) refuse_others(command, "check-data", kCheckOptions);
   if (!command.fetch.empty()) refuse_others(command, "fetch", kFetchOptions);
   if (!command.convert.empty()) refuse_others(command, "convert", {});
+  if (!command.predict.checkpoint.empty()) {
+    refuse_others(command, "predict", predict_options);
+    command_line::set_options(command_table(), command.given, command);
+    return command;
+  }
   if (!shell.empty()) {
     const std::string text =
         shell == "man" ? command_line::manual_page(app, DP_VERSION) : command_line::completion(app, choices(), shell);

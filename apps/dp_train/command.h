@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "predict.h"
+
 namespace dp_train {
 
 // Throws: usage.
@@ -60,6 +62,7 @@ struct Command {
   std::string convert_output, convert_entry;
   std::string fetch;                  // subcommand fetch: a data set
   std::optional<std::string> mirror;  // its base address
+  PredictOptions predict{};           // subcommand predict
   bool evaluate = false, print_plan = false, list_models = false, list_datasets = false;
   bool quiet = false, no_progress = false;
 

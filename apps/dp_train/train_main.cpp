@@ -16,6 +16,7 @@
 #include "devices.h"
 #include "fetch/sources.h"
 #include "images.h"
+#include "predict.h"
 #include "signals.h"
 #include "subcommands.h"
 #include "trainer_options.h"
@@ -181,6 +182,7 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     const bool good = check_data(command);
     return good || signals.received.load() != 0 ? code_of() : static_cast<int>(dp::ErrorCode::data);
   }
+  if (!command.predict.checkpoint.empty()) return predict(command, signals);
   check_processes(command);
   if (command.selftest) {
     const Devices devices = choose_devices(command);

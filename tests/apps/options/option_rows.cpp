@@ -468,6 +468,12 @@ std::vector<AloneRow> alone_rows() {
        4,
        {"FAILED", "a gradient is not finite", "checks failed"},
        {"DP_FAIL=nan:backward:dev1:step3"}},
+      {"predict", {"predict", "--lr", "1"}, 2, {"--lr is not an option of predict"}},
+      {"predict",
+       {"predict", "--checkpoint", "@/seven", "--cpu", "1", "--top", "3",
+        DP_SOURCE "/tests/fuzz/image_corpus/png_grey"},
+       0,
+       {"1 of 1 images predicted", "(softmax)"}},
       {"completion", {"completion", "bash"}, 0, {"complete -o default -F _dp_train dp_train"}},
       {"estimate-memory", {"estimate-memory", "--cpu", "2"}, 0, {"largest global batch"}},
   };
