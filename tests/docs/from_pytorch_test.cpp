@@ -100,7 +100,8 @@ const std::map<std::string, std::function<void(const dp::Model&, const Group&)>>
 
 void try_code(const std::string& code, const Group& group) {
   INFO(code);
-  REQUIRE(kCode.contains(code));
+  CHECK(kCode.contains(code));
+  if (!kCode.contains(code)) return;
   try {
     kCode.at(code)(dp::models::mlp(), group);
   } catch (const dp::Error& error) {  // without GPUs

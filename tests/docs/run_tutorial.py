@@ -1,8 +1,8 @@
 """run_tutorial.py PAGE DP_TRAIN PYTHON: runs the commands of a tutorial, in their order, in an empty folder.
 
-Blocks with the language sh are run by bash, blocks with python by PYTHON if it has torch. console is for other machines,
-text and cpp are not run. The folder has flowers/, small images of two classes. Commands that this dp_train does not have,
-and Python blocks without torch, are left out: the exit code is then 4 (skipped).
+Blocks with the language sh are run by bash, blocks with python by PYTHON. console is for other machines, text and cpp
+are not run. The folder has flowers/, small images of two classes. From the first block on that needs a command of
+dp_train or a module of Python that is not there, nothing is run: the exit code is then 4 (skipped).
 """
 import os
 import pathlib
@@ -32,15 +32,23 @@ def write_png(path, side, seed):
 
 def missing_command(text, dp_train):
     """The first subcommand in `text` that dp_train does not have."""
-    commands = set(re.findall(r"^## `dp_train ([\w-]+)`", subprocess.check_output([dp_train, "--help-page"], text=True), re.M))
+    help_page = subprocess.check_output([dp_train, "--help-page"], text=True)
+    commands = set(re.findall(r"^## `dp_train ([\w-]+)`", help_page, re.M))
     models = re.search(r"--model \S+\.onnx", text)
     for used in re.findall(r"\bdp_train ([a-z][\w-]*)", text) + (["export"] if models else []):
         if used not in commands:
             return used
 
 
+def missing_module(text, python, folder):
+    """The first module that `text` imports and that neither PYTHON nor the folder has."""
+    for name in re.findall(r"^(?:import|from) (\w+)", text, re.M):
+        found = (folder / f"{name}.py").exists()
+        if not found and subprocess.run([python, "-c", f"import {name}"], capture_output=True).returncode:
+            return name
+
+
 def main(page, dp_train, python):
-    has_torch = python and subprocess.run([python, "-c", "import torch, torchvision"], capture_output=True).returncode == 0
     skipped = []
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
@@ -49,8 +57,9 @@ def main(page, dp_train, python):
                 for i in range(count):
                     write_png(folder / "flowers" / part / kind / f"{i}.png", 64, f"{part}{kind}{i}")
         (folder / "bin").mkdir()
-        (folder / "bin/dp_train").symlink_to(dp_train)
-        environment = dict(os.environ, PATH=f"{folder}/bin:{os.environ['PATH']}", MASTER_PORT=str(20000 + os.getpid() % 10000))
+        (folder / "bin/dp_train").symlink_to(pathlib.Path(dp_train).resolve())
+        environment = dict(os.environ, PATH=f"{folder}/bin:{os.environ['PATH']}",
+                           MASTER_PORT=str(20000 + os.getpid() % 10000))
         for language, text in blocks(pathlib.Path(page).read_text()):
             assert language in LANGUAGES, f"a block has the language '{language}', not one of {LANGUAGES}"
             # Nothing is downloaded in tests.
@@ -59,7 +68,7 @@ def main(page, dp_train, python):
                 absent = missing_command(text, dp_train)
                 command = ["bash", "-euo", "pipefail", "-c", text]
             elif language == "python":
-                absent = None if has_torch else "torch and torchvision"
+                absent = missing_module(text.split("'''")[0], python, folder)
                 command = [python, "-c", text]
             else:
                 continue

@@ -1,4 +1,4 @@
-"""site_test.py FOLDER: builds the site into FOLDER. Broken links are detected, and comments of headers become Doxygen's."""
+"""site_test.py FOLDER: builds the site into FOLDER. Broken links are detected; comments of headers become Doxygen's."""
 import pathlib
 import shutil
 import subprocess
@@ -86,10 +86,11 @@ class Site(unittest.TestCase):
                 self.assertIn(part, run.stderr)
             self.assertNotIn("#a-part", run.stderr)
             site = tree / "other"
-            for path, text in {"a.html": "<a href='b.html#x'><a href='b.html#y'><a href='c.html'>", "b.html": "<p id=x>"}.items():
-                site.mkdir(exist_ok=True)
-                (site / path).write_text(text)
-            run = subprocess.run([sys.executable, "-B", tree / "docs/site/check_links.py", site], capture_output=True, text=True)
+            site.mkdir()
+            (site / "a.html").write_text("<a href='b.html#x'><a href='b.html#y'><a href='c.html'>")
+            (site / "b.html").write_text("<p id=x>")
+            script = tree / "docs/site/check_links.py"
+            run = subprocess.run([sys.executable, "-B", script, site], capture_output=True, text=True)
             self.assertEqual(run.stderr, "a.html: b.html#y has no such anchor\na.html: c.html does not exist\n")
 
     def test_the_site(self):
