@@ -36,11 +36,13 @@ struct Row {
   Words here;
 };
 
-// Rows of the form "| `argument`, ... | none or `code` ... | text |".
-std::vector<Row> rows_of_the_page() {
+// Rows of the form "| `argument`, ... | none or `code` ... | text |" below the heading.
+std::vector<Row> rows_below(const std::string& heading) {
   std::vector<Row> rows;
+  bool below = false;
   for (const std::string& line : lines_of(read_text(DP_SOURCE "/docs/guide/from_pytorch.md"))) {
-    if (!line.starts_with("| `")) continue;
+    if (line.starts_with("## ")) below = line == "## " + heading;
+    if (!below || !line.starts_with("| `")) continue;
     const std::size_t second = line.find(" | ") + 3, third = line.find(" |", second);
     REQUIRE(third != std::string::npos);
     const std::string here = line.substr(second, third - second);
@@ -110,26 +112,11 @@ void try_code(const std::string& code, const Group& group) {
   }
 }
 
-TEST_CASE(
-    "each row of the page From PyTorch: code compiles and runs, dp_train accepts options and refuses what is none") {
-  const std::vector<Row> rows = rows_of_the_page();
-  CHECK(rows.size() >= 180);
+void try_options(const std::vector<Row>& rows) {
   const TemporaryFolder temp;
   write_images(temp);
   REQUIRE(run_dp_train(with_small_run({"--epochs", "1", "--output-dir", "run"}), temp.path()).code == 0);
   fs::copy_file(temp / "run/checkpoints/last/model.safetensors", temp / "weights.safetensors");
-  ::setenv("RANK", "0", 1);
-  ::setenv("WORLD_SIZE", "1", 1);
-  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-  ::setenv("MASTER_PORT", free_port().c_str(), 1);
-  {
-    const Group group = dp::ProcessGroup::join(*dp::process_group_from_environment());
-    for (const Row& row : rows)
-      for (const std::string& code : row.here)
-        if (code.starts_with("dp::")) try_code(code, group);
-  }
-  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) ::unsetenv(name);
-
   const Words dry{"--dry-run", "--quiet"};
   for (const Row& row : rows) {
     CHECK(row.none == row.here.empty());
@@ -153,6 +140,39 @@ TEST_CASE(
       CHECK((outcome.code == 0 || without_gpu));
     }
   }
+}
+
+TEST_CASE("From PyTorch: what stands for DataParallel and DistributedDataParallel compiles and runs") {
+  const std::vector<Row> wrapper = rows_below("nn.DataParallel"), ddp = rows_below("DistributedDataParallel");
+  CHECK(wrapper.size() == 4);
+  CHECK(ddp.size() == 21);
+  ::setenv("RANK", "0", 1);
+  ::setenv("WORLD_SIZE", "1", 1);
+  ::setenv("MASTER_ADDR", "127.0.0.1", 1);
+  ::setenv("MASTER_PORT", free_port().c_str(), 1);
+  {
+    const Group group = dp::ProcessGroup::join(*dp::process_group_from_environment());
+    for (const std::vector<Row>* rows : {&wrapper, &ddp})
+      for (const Row& row : *rows)
+        for (const std::string& code : row.here)
+          if (code.starts_with("dp::")) try_code(code, group);
+  }
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"}) ::unsetenv(name);
+  try_options(wrapper);
+  try_options(ddp);
+}
+
+TEST_CASE(
+    "From PyTorch: dp_train accepts what stands for an argument of torchvision's script, and refuses the others") {
+  const std::vector<Row> rows = rows_below("torchvision's train.py");
+  CHECK(rows.size() >= 55);
+  try_options(rows);
+}
+
+TEST_CASE("From PyTorch: dp_train accepts what stands for an argument of timm's script, and refuses the others") {
+  const std::vector<Row> rows = rows_below("timm's train.py");
+  CHECK(rows.size() >= 110);
+  try_options(rows);
 }
 
 }  // namespace
