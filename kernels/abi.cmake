@@ -4,6 +4,7 @@ foreach(header comm/communicator comm/mpi/mpi_plugin comm/wire device/backend de
     channels/op conv/op elementwise/op fused/members fused/op images/op linear/op loss/op norm/op pool/op resample/op update/op update/update_rules)
   list(APPEND dp_abi_headers ${PROJECT_SOURCE_DIR}/kernels/${header}.h)
 endforeach()
+list(APPEND dp_abi_headers ${PROJECT_SOURCE_DIR}/engine/onnx/plugin.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${dp_abi_headers})
 string(REGEX MATCH "^[0-9]+" dp_compiler_major "${CMAKE_CXX_COMPILER_VERSION}")
 set(dp_abi_text "${CMAKE_CXX_COMPILER_ID} ${dp_compiler_major} ${CMAKE_CXX_FLAGS} ${DP_SANITIZE}")

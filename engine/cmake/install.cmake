@@ -25,10 +25,13 @@ endif()
 if(TARGET dp_mpi)
   install(TARGETS dp_mpi LIBRARY DESTINATION lib/dp)
 endif()
+if(TARGET dp_onnx)
+  install(TARGETS dp_onnx LIBRARY DESTINATION lib/dp)
+endif()
 
 # Programs are built with the run path that they have when installed: folders of libraries outside the system's.
 # Otherwise CMake reserves room for another one by an empty element, which the loader takes as the working folder.
-foreach(program dp_train dp_cuda dp_peer_probe dp_fetch dp_bench bench_step bench_ops bench_comm dp_mpi)
+foreach(program dp_train dp_cuda dp_peer_probe dp_fetch dp_bench bench_step bench_ops bench_comm dp_mpi dp_onnx)
   if(TARGET ${program})
     set_target_properties(${program} PROPERTIES BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH_USE_LINK_PATH ON)
   endif()

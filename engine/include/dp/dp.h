@@ -17,6 +17,7 @@
 #include "dp/memory.h"
 #include "dp/model.h"
 #include "dp/models.h"
+#include "dp/onnx.h"
 #include "dp/optimizer.h"
 #include "dp/option_table.h"
 #include "dp/parallel_options.h"
