@@ -376,6 +376,18 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
       ->add_option("--entry", command.convert_entry,
                    "the entry of a PyTorch checkpoint to take, such as model_ema [its weights or their average]")
       ->check(command_line::accepts(dp::accepts::text("an entry")));
+  CLI::App* const exporting = app.add_subcommand("export", "write a trained network as an ONNX file, and exit");
+  exporting
+      ->add_option("weights", command.exported.from, "the folder of a run or of a checkpoint, or a file of weights")
+      ->required()
+      ->check(command_line::accepts(dp::accepts::text("a run")));
+  exporting->add_option("-o,--output", command.exported.file, "the ONNX file to write")
+      ->required()
+      ->check(command_line::accepts(dp::accepts::text("a file")));
+  exporting->add_flag("--fold-bn", command.exported.fold_bn,
+                      "fold batch normalisations into the convolutions before them");
+  exporting->add_flag("--dynamic-batch", command.exported.dynamic_batch,
+                      "accept any number of images; otherwise one at a time");
   std::vector<std::string> remote;
   for (const Source& source : sources()) remote.push_back(source.dataset);
   CLI::App* const fetch =
@@ -422,7 +434,7 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   if (!command.convert.empty()) return command;
   given("list-models"), given("list-datasets");
   if (command.list_models || command.list_datasets || command.environment || !command.report_runs.empty() ||
-      !command.status_run.empty())
+      !command.status_run.empty() || !command.exported.from.empty())
     return command;
   given("config");
   if (command.config) command.configured = command_line::read_config_file(*command.config);

@@ -25,6 +25,13 @@ struct Program {
 const Program& program();
 void set_program(const std::string& name);  // before anything else
 
+// Of the subcommand export.
+struct Export {
+  std::string from;  // a run, a checkpoint or weights; empty: another subcommand, or none
+  std::string file;
+  bool fold_bn = false, dynamic_batch = false;
+};
+
 struct Command {
   Command();
 
@@ -60,6 +67,7 @@ struct Command {
   std::string status_run;  // subcommand status: a folder
   std::string convert;     // subcommand convert: a file or folder with weights
   std::string convert_output, convert_entry;
+  Export exported{};
   std::string fetch;                  // subcommand fetch: a data set
   std::optional<std::string> mirror;  // its base address
   PredictOptions predict{};           // subcommand predict

@@ -1,4 +1,4 @@
-// The subcommands check-data, convert, estimate-memory and selftest.
+// The subcommands check-data, convert, estimate-memory, export and selftest.
 #pragma once
 
 #include <dp/device.h>
@@ -23,6 +23,9 @@ void convert(const Command& command);
 // line per replica, for images of the shape that the data set's name implies, and the parts of the process's memory if
 // the data set is there. dp::Error(usage) for an unknown data set.
 void estimate_memory(const Command& command, const dp::models::Entry& entry, const dp::TrainerOptions& options);
+
+// export: writes a trained network as an ONNX file and prints its name.
+void export_network(const Export& given);
 
 // selftest: whether the devices of this machine train correctly. Trains a small network on these devices and checks
 // what it computes, stores and reproduces; prints a line for each check. False if one failed. Ends after the current

@@ -172,6 +172,10 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     convert(command);
     return code_of();
   }
+  if (!command.exported.from.empty()) {
+    export_network(command.exported);
+    return code_of();
+  }
   if (!command.fetch.empty())
     start_fetch(source(command.fetch), {command.data_path, command.mirror, command.quiet, !command.no_progress});
   if (command.environment) {

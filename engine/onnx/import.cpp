@@ -4,7 +4,7 @@
 
 namespace dp {
 
-OnnxImport onnx_import(const std::string&) {
+OnnxImport onnx_import(const std::string&, std::map<std::string, std::string>&) {
   throw Error(ErrorCode::usage, "ONNX files cannot be read yet");
 }
 

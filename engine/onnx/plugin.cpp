@@ -11,9 +11,12 @@ namespace {
 
 class Plugin final : public OnnxPlugin {
  public:
-  OnnxImport read(const std::string& path) const override { return onnx_import(path); }
-  std::string write(const TrainedModel& network, const OnnxExport& options) const override {
-    return onnx_export(network, options);
+  OnnxImport read(const std::string& path, std::map<std::string, std::string>& metadata) const override {
+    return onnx_import(path, metadata);
+  }
+  std::string write(const TrainedModel& network, const OnnxExport& options,
+                    const std::map<std::string, std::string>& metadata) const override {
+    return onnx_export(network, options, metadata);
   }
 };
 

@@ -1,6 +1,7 @@
 // What the ONNX plugin offers. It shares no symbols with the program: no protobuf in libdp.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "dp/onnx.h"
@@ -10,8 +11,11 @@ namespace dp {
 class OnnxPlugin {
  public:
   virtual ~OnnxPlugin() = default;
-  virtual OnnxImport read(const std::string& path) const = 0;
-  virtual std::string write(const TrainedModel& network, const OnnxExport& options) const = 0;  // the file's bytes
+  // `metadata` receives the entries of the file.
+  virtual OnnxImport read(const std::string& path, std::map<std::string, std::string>& metadata) const = 0;
+  // The file's bytes.
+  virtual std::string write(const TrainedModel& network, const OnnxExport& options,
+                            const std::map<std::string, std::string>& metadata) const = 0;
 };
 
 }  // namespace dp

@@ -119,7 +119,7 @@ std::vector<Violation> check_engine_levels(const std::vector<SourceFile>& files)
       {"observe", {"base"}},
       {"optimizer", {"base", "layers", "plan"}},
       {"checkpoint", {"base"}},
-      {"onnx", {"base"}},
+      {"onnx", {"base", "checkpoint"}},
       {"process_group", {"base"}},
       {"step", {"base", "layers", "plan", "observe", "optimizer", "process_group"}},
       {"state", {"base", "layers", "plan", "observe", "optimizer", "process_group", "step"}},

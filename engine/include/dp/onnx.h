@@ -21,7 +21,6 @@ OnnxImport read_onnx(const std::string& path);
 struct OnnxExport {
   bool fold_batch_norm = false;  // into the convolution or linear layer before it
   bool dynamic_batch = false;    // any number of images; false: one image at a time
-  int opset = 17;                // version of the operators, 17 or 18
 };
 
 // Writes the network as it evaluates. The input "input" is (N,C,H,W), normalised; the output is "output". Initializers

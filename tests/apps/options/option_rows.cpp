@@ -445,6 +445,7 @@ std::vector<AloneRow> alone_rows() {
       {"status", {"status", "@/seven"}, 0, {"ended, complete"}},
       {"report", {"report", "@/seven", "-o", "@/out/page.html"}, 0, {"out/page.html"}},
       {"convert", {"convert", "@/seven", "-o", "@/out/w.safetensors"}, 0, {"out/w.safetensors: "}},
+      {"export", {"export", "@/missing", "-o", "@/out/net.onnx"}, 3, {"missing"}},
       {"fetch",
        {"fetch", "mnist", "--epochs", "2"},
        2,
