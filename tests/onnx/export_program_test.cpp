@@ -14,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 using namespace dp::test;
 
-void train(const TemporaryFolder& temp, const Words& more) {
+void make_run(const TemporaryFolder& temp, const Words& more) {
   const Outcome run = run_dp_train(
       Words{"--cpu", "1", "-b", "16", "--max-steps", "2", "--output-dir", "run", "--quiet"} + more, temp.path());
   INFO(run.err);
@@ -37,7 +37,7 @@ onnx::ModelProto exported(const TemporaryFolder& temp, const Words& words) {
 
 TEST_CASE("dp_train export writes a run, a checkpoint and its weights alike") {
   const TemporaryFolder temp;
-  train(temp, {"--dataset", "digits", "--model", "mlp"});
+  make_run(temp, {"--dataset", "digits", "--model", "mlp"});
   const onnx::ModelProto of_run = exported(temp, {"run"});
   CHECK(of_run.graph().node_size() == 4);  // flatten, fc1, relu, fc2
   CHECK(of_run.graph().input(0).type().tensor_type().shape().dim(0).dim_value() == 1);
@@ -52,7 +52,7 @@ TEST_CASE("dp_train export writes a run, a checkpoint and its weights alike") {
 
 TEST_CASE("dp_train export folds batch normalisations and names the batch") {
   const TemporaryFolder temp;
-  train(temp, {"--dataset", "synthetic", "--input", "3,32,32", "--images", "32", "--model", "resnet18"});
+  make_run(temp, {"--dataset", "synthetic", "--input", "3,32,32", "--images", "32", "--model", "resnet18"});
   const auto count = [](const onnx::ModelProto& model, const std::string& op) {
     return std::ranges::count_if(model.graph().node(), [&](const auto& node) { return node.op_type() == op; });
   };
@@ -67,7 +67,7 @@ TEST_CASE("dp_train export folds batch normalisations and names the batch") {
 
 TEST_CASE("dp_train export names what is missing") {
   const TemporaryFolder temp;
-  train(temp, {"--dataset", "synthetic", "--images", "32", "--model", "mlp"});
+  make_run(temp, {"--dataset", "synthetic", "--images", "32", "--model", "mlp"});
   fs::create_directory(temp / "empty");
   check_bad_input({{"export", "run"}, 2, {"export requires the ONNX file"}}, temp.path());
   check_bad_input({{"export", "-o", "net.onnx"}, 2, {"export requires the folder of a run"}}, temp.path());
