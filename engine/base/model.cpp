@@ -120,9 +120,21 @@ const Shape& GraphBuilder::shape_of(Node x, const std::string& reader) const {
 GraphBuilder::Node GraphBuilder::append(std::string name, LayerKind kind, std::vector<int> inputs,
                                         const Shape& output) {
   const int index = static_cast<int>(model_.layers_.size());
-  if (name.empty()) name = "layer" + std::to_string(index);
-  for (const Layer& layer : model_.layers_)
-    if (layer.name == name) fail(name, "the name is used twice");
+  const auto unnamed = [](int i) { return "layer" + std::to_string(i); };
+  const bool invented = name.empty();
+  if (invented) name = unnamed(index);
+  for (std::size_t i = 0; i < model_.layers_.size(); ++i) {
+    Layer& layer = model_.layers_[i];
+    if (layer.name != name) continue;
+    // An invented name gives way: a network may call one of its layers "layer4".
+    const auto trained = [&](const ParameterSpec& parameter) { return parameter.layer == static_cast<int>(i); };
+    if (invented)
+      name += '_';
+    else if (layer.name == unnamed(static_cast<int>(i)) && std::ranges::none_of(model_.parameters_, trained))
+      layer.name += '_';
+    else
+      fail(name, "the name is used twice");
+  }
   model_.layers_.push_back({std::move(name), std::move(kind), std::move(inputs), output, index});
   return {index};
 }
