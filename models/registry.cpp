@@ -2,6 +2,10 @@
 #include <dp/error.h>
 #include <dp/models.h>
 #include <dp/named_entries.h>
+#include <dp/onnx.h>
+#include <functional>
+#include <map>
+#include <memory>
 #include <utility>
 
 namespace dp::models {
@@ -171,7 +175,50 @@ std::vector<Entry>& entries() {
 }  // namespace
 
 const std::vector<Entry>& registry() { return entries(); }
-const Entry& find(std::string_view name) { return find_entry(entries(), name, "model"); }
+
+namespace {
+
+// Networks in ONNX files, by their paths.
+std::map<std::string, Entry, std::less<>>& files() {
+  static std::map<std::string, Entry, std::less<>> read;
+  return read;
+}
+
+Entry entry_of(const std::string& path, OnnxImport imported) {
+  const auto network = std::make_shared<const TrainedModel>(std::move(imported.network));
+  Entry entry{path, "a network in an ONNX file", {.dataset = "imagefolder", .lr = 0.01f}, {}};
+  entry.make = [=](const Shape& input, std::int64_t classes) {
+    const Model& model = network->model;
+    if (model.input() != input)
+      throw Error(ErrorCode::usage, "--model '" + path + "' takes inputs of " + to_string(model.input()) +
+                                        ", but those of the data set are " + to_string(input) +
+                                        "; choose the same --image-size, or export the network with this size");
+    if (model.output() != Shape{classes})
+      throw Error(ErrorCode::usage,
+                  "--model '" + path + "' has outputs of " + to_string(model.output()) + ", but the data set has " +
+                      std::to_string(classes) + " classes; replace the last layer before the export, for example by " +
+                      "model.fc = torch.nn.Linear(model.fc.in_features, " + std::to_string(classes) + ")");
+    return model;
+  };
+  entry.first_weights = [=](const Dataset&) { return network->weights; };
+  entry.notices = std::move(imported.notices);
+  return entry;
+}
+
+}  // namespace
+
+const Entry& find(std::string_view name) {
+  if (!name.ends_with(".onnx")) return find_entry(entries(), name, "model");
+  auto found = files().find(name);
+  if (found == files().end()) {
+    const std::string path(name);
+    found = files().emplace(path, entry_of(path, read_onnx(path))).first;
+  }
+  return found->second;
+}
+void use_network(const std::string& onnx_path, TrainedModel network) {
+  files().insert_or_assign(onnx_path, entry_of(onnx_path, {std::move(network), {}}));
+}
 void add(Entry entry) { add_entry(entries(), std::move(entry), "model"); }
 
 }  // namespace dp::models

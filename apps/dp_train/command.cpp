@@ -452,7 +452,8 @@ using Table = dp::OptionTable<Command>;
 
 void add_what(Table& table) {
   table.group("Model and data");
-  table.add("model,--arch,-a", accepts::text(), &Command::model, "network; --list-models lists them");
+  table.add("model,--arch,-a", accepts::text(), &Command::model,
+            "network; --list-models lists them; or an ONNX file, net.onnx, with its weights");
   table.add("list-models", accepts::flag(), &Command::list_models, "print the networks and exit");
   table.add("list-datasets", accepts::flag(), &Command::list_datasets, "print the data sets and exit");
   table.add("data-path,--data-dir", accepts::text("a folder"), &Command::data_path, "folder of the data set's files");

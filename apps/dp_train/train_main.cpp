@@ -1,6 +1,7 @@
 // dp::train_main(): the whole of dp_train.
 #include <dp/dp.h>
 #include <dp/train_main.h>
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -48,6 +49,18 @@ void warn(const std::string& text) {
   if (!text.empty()) std::fprintf(stderr, "%s: warning: %s\n", program().name.c_str(), dp::printable(text).c_str());
 }
 
+// The network of a run that began with an ONNX file is in its checkpoints: the file may be gone.
+void use_recorded_network(const Command& command, const std::vector<dp::RecordedOption>& recorded) {
+  const auto model = std::ranges::find(recorded, "model", &dp::RecordedOption::name);
+  if (model == recorded.end() || model->texts.size() != 1 || !model->texts[0].ends_with(".onnx")) return;
+  const std::string& path = model->texts[0];
+  const bool chosen = command.trainer.resume == "auto";
+  try {
+    dp::models::use_network(path, dp::read_trained_model(chosen ? named_folder(command) : command.trainer.resume));
+  } catch (const dp::Error&) {  // the file is read instead
+  }
+}
+
 // The command, with the options of the run that it resumes. Rank 0 reads them.
 Command with_recorded_options(const Command& command, const std::shared_ptr<dp::ProcessGroup>& group) {
   if (command.trainer.resume.empty()) return command;
@@ -59,7 +72,9 @@ Command with_recorded_options(const Command& command, const std::shared_ptr<dp::
   }
   if (group) config = group->from_first(config);
   if (config.empty()) return complete(command, {});
-  return complete(command, dp::recorded_options(config));
+  const std::vector<dp::RecordedOption> recorded = dp::recorded_options(config);
+  if (!group || group->leads()) use_recorded_network(command, recorded);
+  return complete(command, recorded);
 }
 
 dp::RunSummary run_or_evaluate(dp::Trainer& trainer, const Command& command, const dp::TrainerCallbacks& console,
@@ -104,6 +119,8 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   console->on_work({"Reading images", 1, 1});
   if (prints) std::printf("%s\n", dp::describe_data(data).c_str());
   const dp::Model model = entry.make(data.train->image_shape(), data.train->classes());
+  if (prints)
+    for (const std::string& notice : entry.notices) console->on_message(command.model + ": " + notice);
   if (entry.first_weights) options.first_weights = [&] { return entry.first_weights(*data.train); };
   const OutputFolder folder = leads ? output_folder(command) : OutputFolder("");
   options.output_dir = folder.path();

@@ -134,7 +134,8 @@ OutputFolder output_folder(const Command& command) {
     const std::string folder = folder_of_resumed(command.trainer.resume);
     if (!folder.empty()) return OutputFolder(folder);
   }
-  return new_folder(command.model);
+  const bool file = command.model.ends_with(".onnx");
+  return new_folder(file ? fs::path(command.model).stem().string() : command.model);
 }
 
 }  // namespace dp_train

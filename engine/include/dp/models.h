@@ -11,6 +11,7 @@
 #include "dp/checkpoint.h"
 #include "dp/model.h"
 #include "dp/optimizer.h"
+#include "dp/trained_model.h"
 
 namespace dp {
 class Dataset;
@@ -135,9 +136,14 @@ struct Entry {
   std::function<Model(const Shape& input, std::int64_t classes)> make;
   // Computes initial values of some parameters from the training images. The others are drawn. May be empty.
   std::function<NamedTensors(const Dataset& train)> first_weights{};
+  std::vector<std::string> notices{};  // to print when it is used; one line each
 };
 const std::vector<Entry>& registry();
-const Entry& find(std::string_view name);  // Error(usage) for an unknown name lists the names
+// Error(usage) for an unknown name lists the names. A name that ends with ".onnx" is the path of a file: its network is
+// read at the first call, as read_onnx() does, and has the path as its name.
+const Entry& find(std::string_view name);
+// Makes find() return this network instead of reading the file, such as that of a checkpoint.
+void use_network(const std::string& onnx_path, TrainedModel network);
 // Adds a network of your program to the registry. Call it before train_main(). Error(usage) if the name exists already,
 // or if it contains anything but letters, digits, '_' and '.'.
 void add(Entry entry);
