@@ -439,6 +439,9 @@ std::map<std::string_view, std::uint64_t> widths_of_storages(const Pickle& pickl
 // Entries in which a moving average or the weights are kept, by torchvision, timm, Lightning and most examples.
 constexpr std::string_view kKnownEntries[] = {"state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model"};
 
+// What a module adds to its state dict beside tensors: any value.
+constexpr auto kExtraState = "_extra_state"sv;
+
 struct ChosenEntry {
   PickleId id = 0;
   std::string_view entry{};
@@ -465,7 +468,7 @@ ChosenEntry choose_entry(Objects& objects, PickleId root, const std::string& wan
     if (key.kind != PickleKind::text) continue;
     if (key.text.size() > kLongestEntry) objects.fault("has an entry with a name of more than 1,000 bytes");
     names.push_back(key.text);
-    if (objects.is_state_dict(all[i + 1])) state_dicts[key.text] = all[i + 1];
+    if (!key.text.ends_with(kExtraState) && objects.is_state_dict(all[i + 1])) state_dicts[key.text] = all[i + 1];
   }
   if (!wanted.empty()) {
     const auto found = state_dicts.find(wanted);
@@ -690,7 +693,7 @@ TorchFile read_torch_file(ByteSource& source, const std::string& entry) try {
     const bool nested = value.kind == PickleKind::list || value.kind == PickleKind::tuple || objects.is_dict(value);
     if (objects.makes_tensor(value) && !(averaged && name == kAverageCounter))
       tensors.add(name, entries[i + 1]);
-    else if (nested && !name.ends_with("_extra_state"))
+    else if (nested && !name.ends_with(kExtraState))
       throw_data(source.name(), "the entry " + name_in_quotes(name) + " of its state dict is not a tensor");
     else
       choice.others.push_back(name);

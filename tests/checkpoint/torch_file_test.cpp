@@ -99,7 +99,8 @@ TEST_CASE("the state dict of a training script's checkpoint is found, its averag
   std::set<std::string> of_module;
   for (const std::string& name : inner) of_module.insert("module." + name);
   CHECK(names(average) == of_module);  // without n_averaged
-  CHECK_THAT(average.passed_over, Contains("'model', 'optimizer', 'lr_scheduler', 'epoch'") && Contains("more"));
+  CHECK_THAT(average.passed_over,
+             Contains("'model', 'optimizer', 'lr_scheduler', 'epoch'") && Contains("'args', 'n_averaged'"));
   const TorchFile model = read_golden("checkpoint.pth", "model");
   CHECK(names(model) == inner);
   CHECK(values(model, "0.bias") != values(average, "module.0.bias"));  // the average is older by a step
@@ -144,6 +145,17 @@ TEST_CASE("an entry is chosen by its name, or because it is the only state dict"
                  },
                  ErrorCode::data),
              Contains("has several state dicts: 'student', 'teacher'; take one: dp_train convert FILE --entry NAME"));
+}
+
+TEST_CASE("what a state dict has beside tensors is passed over") {
+  const std::string extra = pickle_dict(pickle_text("scale") + four_floats());
+  const TorchFile file =
+      read_bytes_of(torch_zip(pickle_dict(pickle_text("w") + four_floats() + pickle_text("fp8._extra_state") + extra +
+                                          pickle_text("version") + pickle_number(2) + pickle_text("none") + "N") +
+                              "."));
+  CHECK(file.entry.empty());
+  CHECK(names(file) == std::set<std::string>{"w"});
+  CHECK(file.passed_over == "'fp8._extra_state', 'version', 'none'");
 }
 
 TEST_CASE("pickles of Python 2 and of parameters of old files are read") {

@@ -13,11 +13,11 @@ namespace fs = std::filesystem;
 using namespace dp::test;
 using Catch::Contains;
 
-const Words kTiny{"--dataset", "synthetic", "--images", "32",    "--input", "1,28,28", "--classes",
-                  "10",        "--model",   "mlp",      "--cpu", "1",       "-b",      "16"};
+const Words kTinyRun{"--dataset", "synthetic", "--images", "32",    "--input", "1,28,28", "--classes",
+                     "10",        "--model",   "mlp",      "--cpu", "1",       "-b",      "16"};
 
 // What torch.save writes for {'state_dict': {'module.' + name: tensor, ...}, 'epoch': 3}.
-std::string checkpoint_of(const dp::NamedTensors& weights) {
+std::string pytorch_checkpoint(const dp::NamedTensors& weights) {
   std::string pairs;
   std::vector<std::pair<std::string, std::string>> entries{{"f/data.pkl", ""}};
   for (const auto& [name, tensor] : weights) {
@@ -84,7 +84,7 @@ TEST_CASE("convert refuses to overwrite what it reads, and leaves an old file as
 TEST_CASE("convert takes the weights of a run, and --init those of a checkpoint of PyTorch") {
   const TemporaryFolder temp;
   const Outcome run =
-      run_dp_train(kTiny + Words{"--epochs", "1", "--output-dir", "runs", "--experiment", "one"}, temp.path());
+      run_dp_train(kTinyRun + Words{"--epochs", "1", "--output-dir", "runs", "--experiment", "one"}, temp.path());
   INFO(run.err);
   REQUIRE(run.code == 0);
   const Outcome converted = run_dp_train({"convert", "runs/one", "-o", "w.safetensors"}, temp.path());
@@ -96,12 +96,12 @@ TEST_CASE("convert takes the weights of a run, and --init those of a checkpoint 
   CHECK(dp::read_trained_model(temp / "w.safetensors").classes ==
         dp::read_trained_model(temp / "runs/one").classes);  // its metadata are kept
 
-  write_text(temp / "w.pth", checkpoint_of(weights));
+  write_text(temp / "w.pth", pytorch_checkpoint(weights));
   const Outcome again = run_dp_train({"convert", "w.pth", "-o", "again.safetensors"}, temp.path());
   CHECK_THAT(again.out, Contains("'module.' stripped from names"));
   CHECK(dp::weights_sha256(dp::read_safetensors(temp / "again.safetensors")) == dp::weights_sha256(weights));
   const auto evaluated = [&](const std::string& init) {
-    const Outcome outcome = run_dp_train(kTiny + Words{"--evaluate", "--init", init}, temp.path());
+    const Outcome outcome = run_dp_train(kTinyRun + Words{"--evaluate", "--init", init}, temp.path());
     CHECK(outcome.code == 0);
     return outcome;
   };
