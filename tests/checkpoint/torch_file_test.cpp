@@ -103,7 +103,7 @@ TEST_CASE("the state dict of a training script's checkpoint is found, its averag
              Contains("'model', 'optimizer', 'lr_scheduler', 'epoch'") && Contains("'args', 'n_averaged'"));
   const TorchFile model = read_golden("checkpoint.pth", "model");
   CHECK(names(model) == inner);
-  CHECK(values(model, "0.bias") != values(average, "module.0.bias"));  // the average is older by a step
+  CHECK(values(model, "1.bias") != values(average, "module.1.bias"));  // the average is older by a step
   CHECK_THAT(refusal_of([] { read_golden("checkpoint.pth", "optimizer"); }, ErrorCode::data),
              Contains("has no state dict 'optimizer'; its entries are 'model', 'model_ema'"));
   const TorchFile legacy = read_golden("checkpoint_legacy.pth");
