@@ -212,3 +212,23 @@ TEST_CASE("onnxruntime agrees on networks of the registry", "[networks]") { comp
 TEST_CASE("onnxruntime agrees on large networks of the registry", "[large]") {
   compare_networks(30'000'000, std::int64_t{1} << 40);
 }
+
+TEST_CASE("onnxruntime agrees on networks that came in as ONNX") {
+  if (!has_onnxruntime()) DP_SKIP("no Python with onnx and onnxruntime");
+  const TemporaryFolder folder;
+  Comparison comparison;
+  for (const char* name : {"mobilenet_v3_small", "shufflenet_v2_x1_0"}) {
+    DataParallel net(models::find(name).make({3, 64, 64}, 10), on_cpus(1));
+    net.set_weights(varied_weights(net, 5));
+    for (const bool fold : {false, true}) {
+      write_onnx(folder / "net.onnx", {net.model(), net.weights()}, {.fold_batch_norm = fold});
+      const OnnxImport imported = read_onnx(folder / "net.onnx");
+      DataParallel again(imported.network.model, on_cpus(1));
+      again.set_weights(imported.network.weights);
+      const Tensor images = random_batch(net.model(), 3, 5).images;
+      CHECK(output_error(again.predict(images), net.predict(images)) <= kTolerance);
+      comparison.add(std::string(name) + (fold ? "-from-folded" : ""), again, images);
+    }
+  }
+  comparison.check();
+}
