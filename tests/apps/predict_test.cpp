@@ -51,7 +51,7 @@ const Words kPredict{"predict", "--checkpoint", "run"};
 // The lines of a file of predictions, without the names.
 std::vector<Words> rows_of(const std::string& file) {
   std::vector<Words> rows;
-  for (const std::string& line : text_lines(read_text(file))) {
+  for (const std::string& line : lines_of(read_text(file))) {
     Words fields;
     std::istringstream in(line);
     for (std::string field; std::getline(in, field, ',');) fields.push_back(field);
@@ -103,7 +103,7 @@ TEST_CASE("the table has a row for each image, and is all that --quiet prints") 
   CHECK_THAT(loud.out, Catch::StartsWith("mlp on cpu") && Catch::Contains("4 of 4 images predicted"));
   const Outcome quiet = run_dp_train(kPredict + kOne + images + Words{"--quiet", "--top", "1"}, temp.path());
   CHECK(quiet.code == 0);
-  const auto lines = text_lines(quiet.out);
+  const auto lines = lines_of(quiet.out);
   REQUIRE(lines.size() == 4);
   CHECK_THAT(lines[0], Catch::StartsWith("set/val/dog/jpeg_444.jpg ") && Catch::Contains(" % "));
   CHECK_THAT(lines[3], Catch::StartsWith("set/val/cat/jpeg_420.jpg ") && Catch::Contains(" % "));
@@ -119,7 +119,7 @@ TEST_CASE("paths from stdin are predicted, folders among them, and records go to
   const Outcome outcome = Program(kPredict + kOne + Words{"--jsonl", "-", "-"}, temp.path(), {}, from_file).wait();
   INFO(outcome.err);
   CHECK(outcome.code == 0);
-  const auto lines = text_lines(outcome.out);
+  const auto lines = lines_of(outcome.out);
   REQUIRE(lines.size() == 4);
   for (const std::string& line : lines) {
     const auto record = nlohmann::json::parse(line);
@@ -208,7 +208,7 @@ TEST_CASE("a network with targets gives sigmoids of BCE, and plain numbers of ot
     INFO(outcome.err);
     CHECK(outcome.code == 0);
     CHECK_THAT(outcome.out, Catch::Contains(text));
-    const auto lines = text_lines(read_text(temp / "out.csv"));
+    const auto lines = lines_of(read_text(temp / "out.csv"));
     REQUIRE(lines.size() == 3);
     CHECK(lines[0] == columns);
   }

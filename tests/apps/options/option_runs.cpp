@@ -76,7 +76,7 @@ Data& data() {
   return made;
 }
 
-std::set<std::string> lines_of(const std::string& text) {
+std::set<std::string> set_of_lines(const std::string& text) {
   std::set<std::string> lines;
   std::istringstream in(text);
   for (std::string line; std::getline(in, line);) lines.insert(line);
@@ -87,10 +87,10 @@ std::set<std::string> lines_of(const std::string& text) {
 std::set<std::string> config_lines(const std::string& whole) {
   const std::string text = whole.substr(0, whole.find("\n[data]\n"));
   const std::size_t table = text.find("\n[resolved]\n");
-  std::set<std::string> lines = lines_of(text.substr(0, table));
+  std::set<std::string> lines = set_of_lines(text.substr(0, table));
   std::erase_if(lines, [](const std::string& line) { return line.starts_with('#'); });
   if (table != std::string::npos)
-    for (const std::string& line : lines_of(text.substr(table + 12))) lines.insert("resolved: " + line);
+    for (const std::string& line : set_of_lines(text.substr(table + 12))) lines.insert("resolved: " + line);
   return lines;
 }
 
@@ -108,7 +108,7 @@ Ran run(const Words& given, const Words& variables) {
   if (ran.has("config.toml")) ran.config = config_lines(ran.text("config.toml"));
   if (ran.has("summary.json")) ran.summary = nlohmann::json::parse(ran.text("summary.json"));
   if (ran.has("metrics.jsonl"))
-    for (const std::string& line : lines_of(ran.text("metrics.jsonl")))
+    for (const std::string& line : set_of_lines(ran.text("metrics.jsonl")))
       ran.metrics.push_back(nlohmann::json::parse(line));
   return ran;
 }
