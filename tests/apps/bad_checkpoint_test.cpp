@@ -68,8 +68,8 @@ TEST_CASE("resuming rejects unreadable checkpoints and those of another run") {
   fs::remove_all(copy);
   fs::create_directory(copy);
   refuses(3, {"--output-dir", "other", "--resume", copy}, {copy, "give a checkpoint or run folder"});
-  refuses(3, {"--output-dir", "other", "--init", temp / kTrainImages}, {kTrainImages, "give a safetensors file"});
-  refuses(3, {"--output-dir", "other", "--init", "none"}, {"none", "give a safetensors file"});
+  refuses(3, {"--output-dir", "other", "--init", temp / kTrainImages}, {kTrainImages, "give weights in safetensors"});
+  refuses(3, {"--output-dir", "other", "--init", "none"}, {"none", "give weights in safetensors"});
   refuses(3, {"--output-dir", "other", "--resume", "none"}, {"'none'"});
   refuses(3, {"--output-dir", "other", "--resume", temp / kTrainImages}, {kTrainImages});
 
