@@ -1,5 +1,5 @@
-"""Exchanges a network's weights with torchvision. Arguments: ask, write, check, write-pth or check-pth; a folder; a network. Exit status 4:
-torchvision is not installed."""
+"""Exchanges a network's weights with torchvision. Arguments: ask, write, check, write-pth or check-pth; a folder; a
+network. Exit status 4: torchvision is not installed."""
 
 import argparse
 import pathlib

@@ -69,7 +69,7 @@ TEST_CASE("dp_train export names what is missing") {
   const TemporaryFolder temp;
   make_run(temp, {"--dataset", "synthetic", "--images", "32", "--model", "mlp"});
   fs::create_directory(temp / "empty");
-  check_bad_input({{"export", "run"}, 2, {"export requires the ONNX file"}}, temp.path());
+  check_bad_input({{"export", "run"}, 2, {"export requires --output, the ONNX file"}}, temp.path());
   check_bad_input({{"export", "-o", "net.onnx"}, 2, {"export requires the folder of a run"}}, temp.path());
   check_bad_input({{"export", "away", "-o", "net.onnx"}, 3, {"away"}}, temp.path());
   check_bad_input({{"export", "empty", "-o", "net.onnx"}, 3, {"empty"}}, temp.path());
