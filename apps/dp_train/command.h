@@ -25,7 +25,7 @@ struct Program {
 const Program& program();
 void set_program(const std::string& name);  // before anything else
 
-// Of the subcommand export.
+// Options of the subcommand export.
 struct Export {
   std::string from;  // a run, a checkpoint or weights; empty: another subcommand, or none
   std::string file;

@@ -57,7 +57,7 @@ class Records {
         }) {
     if (!file_) fail();
   }
-  // Whole records reach the file, so that an interrupted command leaves no part of one.
+  // Flushes after each record, so that an interrupted command leaves no incomplete one.
   void write(const std::string& record) {
     if (std::fwrite(record.data(), 1, record.size(), file_.get()) != record.size() || std::fflush(file_.get()) != 0)
       fail();

@@ -16,7 +16,7 @@ namespace dp_train {
 struct Command;
 struct Signals;
 
-// The options of its own.
+// Options that only this subcommand has.
 struct PredictOptions {
   std::string checkpoint{};           // empty: another command
   std::vector<std::string> images{};  // files, folders, or "-": paths from stdin

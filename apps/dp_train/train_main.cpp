@@ -49,7 +49,7 @@ void warn(const std::string& text) {
   if (!text.empty()) std::fprintf(stderr, "%s: warning: %s\n", program().name.c_str(), dp::printable(text).c_str());
 }
 
-// The network of a run that began with an ONNX file is in its checkpoints: the file may be gone.
+// A run that began with an ONNX file resumes from its checkpoints, which describe the network. The file may be gone.
 void use_recorded_network(const Command& command, const std::vector<dp::RecordedOption>& recorded) {
   const auto model = std::ranges::find(recorded, "model", &dp::RecordedOption::name);
   if (model == recorded.end() || model->texts.size() != 1 || !model->texts[0].ends_with(".onnx")) return;

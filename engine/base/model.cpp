@@ -126,7 +126,7 @@ GraphBuilder::Node GraphBuilder::append(std::string name, LayerKind kind, std::v
   for (std::size_t i = 0; i < model_.layers_.size(); ++i) {
     Layer& layer = model_.layers_[i];
     if (layer.name != name) continue;
-    // An invented name gives way: a network may call one of its layers "layer4".
+    // The network may have a layer of its own named "layer4". Then the generated name changes, not that one.
     const auto trained = [&](const ParameterSpec& parameter) { return parameter.layer == static_cast<int>(i); };
     if (invented)
       name += '_';

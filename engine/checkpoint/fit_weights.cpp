@@ -196,7 +196,7 @@ FittedWeights fit_weights(const NamedTensors& own, NamedTensors given) {
 
 namespace {
 
-// A file of weights as it is.
+// Reads a file of weights without changes.
 struct Given {
   NamedTensors tensors{};
   StoredTypes types{};

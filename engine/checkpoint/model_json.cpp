@@ -19,7 +19,7 @@
 namespace dp {
 namespace {
 
-// Limits of what is read. They keep products of sizes far from 2^63, and the time to read a file short.
+// Limits for files. With them products of sizes stay far below 2^63, and reading a file takes little time.
 constexpr std::int64_t kLargestNumber = std::int64_t{1} << 28;
 constexpr std::int64_t kLargestTensor = std::int64_t{1} << 34;  // elements of a layer's output
 constexpr std::size_t kMostLayers = 20'000;
@@ -177,7 +177,7 @@ const char* op_of(const Flatten&) { return "flatten"; }
 const char* op_of(const Reshape&) { return "reshape"; }
 const char* op_of(const Input&) { return "input"; }
 
-// Convolutions whose weights have fewer than four dimensions.
+// Ops for convolutions whose weights have two or three dimensions.
 constexpr const char* kPointwiseLinear = "pointwise_linear";
 constexpr const char* kScale = "scale";
 

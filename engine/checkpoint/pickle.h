@@ -1,4 +1,4 @@
-// A reader of Python pickles that executes nothing: the result is a description of what Python would have built.
+// Reads Python pickles without executing anything. The result describes the objects that Python would have created.
 #pragma once
 
 #include <cstddef>
@@ -51,8 +51,8 @@ struct Pickle {
 // The most bytes that a pickle may have.
 inline constexpr std::size_t kLongestPickle = std::size_t{32} << 20;
 
-// Returns the spelling "module.name" of a global that a pickle may name, in memory that outlives the Pickle. Empty:
-// refused.
+// Returns "module.name" if a pickle may contain this global, in memory that outlives the Pickle. Returns an empty text
+// otherwise.
 using AllowedGlobal = std::string_view (*)(std::string_view module, std::string_view name);
 
 // Reads the pickle at the beginning of `bytes`, protocol 2 to 5, with the opcodes that Python writes for data. The

@@ -29,7 +29,7 @@ constexpr std::size_t kMostDictEntries = std::size_t{1} << 21;  // of dicts, all
 constexpr std::size_t kLongestEntry = 1000;                     // of an entry
 constexpr std::uint64_t kMostViews = 16;                        // bytes of tensors per byte of the file
 
-// Globals: what a pickle may name. Nothing else is accepted.
+// The globals that a pickle may contain. Others are rejected.
 
 struct ElementType {
   std::string_view storage, dtype;  // "torch.FloatStorage", "torch.float32"; storage may be empty
@@ -67,7 +67,7 @@ constexpr auto kTensor1 = "torch._utils._rebuild_tensor"sv, kTensor2 = "torch._u
                kFromType = "torch._tensor._rebuild_from_type_v2"sv;
 constexpr std::string_view kMakesTensors[] = {
     kTensor1, kTensor2, kTensor3, kParameter, kRebuiltParameter, kParameterWithState, kFromType};
-// Harmless values that people keep beside their weights. They are passed over.
+// Types of harmless values in checkpoints. Such values are ignored.
 constexpr std::string_view kPassedOver[] = {kUntyped,
                                             kOrderedDict,
                                             kDefaultDict,
@@ -191,7 +191,7 @@ void read_zip(ByteSource& source, TorchContents& contents) {
     throw_data(source.name(), "its pickle is followed by other bytes; the file is damaged");
 }
 
-// The magic number of the older format, as LONG1 has it.
+// The magic number of the older format, as the bytes of a LONG1 opcode.
 constexpr auto kMagic = "\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"sv;
 
 // Five pickles in a row: a magic number, a version, a description of the machine, the object, and the keys of its
@@ -231,7 +231,7 @@ void read_legacy(ByteSource& source, TorchContents& contents) {
   if (at != source.size()) throw_data(source.name(), "has bytes after its last storage; the file is damaged");
 }
 
-// What the objects of a pickle mean.
+// Interprets the objects of a pickle.
 
 struct StorageView {
   std::string_view key;
@@ -436,10 +436,10 @@ std::map<std::string_view, std::uint64_t> widths_of_storages(const Pickle& pickl
 
 // Chooses the state dict in a checkpoint.
 
-// Entries in which a moving average or the weights are kept, by torchvision, timm, Lightning and most examples.
+// Names of the entries with a moving average or the weights: those of torchvision, timm, Lightning and most examples.
 constexpr std::string_view kKnownEntries[] = {"state_dict_ema", "model_ema", "state_dict", "model_state_dict", "model"};
 
-// What a module adds to its state dict beside tensors: any value.
+// A module's extra state in its state dict, which may be any value.
 constexpr auto kExtraState = "_extra_state"sv;
 
 struct ChosenEntry {
@@ -549,7 +549,7 @@ class TensorReader {
     std::uint64_t begin = 0, bytes = 0;  // in the file; from the first to the last element
   };
 
-  // The elements of its storage between which all elements of a tensor are, and their number.
+  // A tensor lies within the elements [begin, end) of its storage, and has `count` of them.
   struct Reach {
     std::uint64_t begin = 0, end = 0, count = 0;
   };

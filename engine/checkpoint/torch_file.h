@@ -10,8 +10,8 @@
 
 namespace dp {
 
-// Whether the first bytes are those of a file of torch.save, in any of its formats, or of another zip or pickle. No
-// safetensors file begins so.
+// Whether the file begins as those of torch.save do, in any of their formats, or as another zip or pickle. No
+// safetensors file begins like this.
 bool is_torch_file(ByteSource& source);
 
 struct TorchFile {

@@ -1,4 +1,4 @@
-// Reads trained networks: weights with the description of their network in the metadata of the file.
+// Reads trained networks: weights, and the description of the network in the metadata of their file.
 #include "dp/trained_model.h"
 
 #include <algorithm>
@@ -94,7 +94,7 @@ std::optional<Preprocessing> preprocessing_in(const std::map<std::string, std::s
 
 namespace {
 
-// The weights are those of the model, and nothing else.
+// Requires exactly the tensors of the model.
 void require_equal_names(const TrainedModel& network, const std::string& path) {
   std::map<std::string_view, const Tensor*> left;
   for (const auto& [name, tensor] : network.weights) left[name] = &tensor;

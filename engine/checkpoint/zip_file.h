@@ -1,4 +1,4 @@
-// The directory of a zip file whose entries are stored, as torch.save writes them.
+// Reads the directory of a zip file without compression, such as torch.save writes.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@ struct ZipEntry {
   std::uint32_t crc = 0;  // 0: unknown
 };
 
-// Entries by name. They are uncompressed, unencrypted, within the file, and do not overlap. Error(data) names the file
-// and the fault.
+// The entries by name. Error(data) names the file and the fault: an entry is compressed or encrypted, overlaps another
+// one, or extends beyond the file.
 using ZipDirectory = std::map<std::string, ZipEntry, std::less<>>;
 ZipDirectory read_zip_directory(ByteSource& source);
 

@@ -25,7 +25,7 @@ std::string reshape(LayerWriter& w, const std::string& x, const Dims& sizes) {
 std::string filled(LayerWriter& w, const char* what, std::int64_t count, float value) {
   return w.constant(what, {count}, Values(static_cast<std::size_t>(count), value));
 }
-// A layer without operators.
+// A layer that needs no operator.
 template <typename Other>
 std::string write(LayerWriter& w, const Other&) {
   throw Error(ErrorCode::usage, "layer '" + w.layer().name + "' cannot be written as ONNX: it has no operators there");

@@ -15,8 +15,7 @@ namespace {
 
 using namespace importing;
 
-// A batch size that no dimension of a network has by chance. Shapes are computed with it if the file leaves the batch
-// open.
+// Shapes are computed with this batch size if that of the file is dynamic. No dimension of a network should equal it.
 constexpr std::int64_t kSomeBatch = 13;
 
 std::string label_of(const onnx::NodeProto& node) {
@@ -51,7 +50,7 @@ class Importer {
   }
 
  private:
-  // Elements that may be made in all: a few times those of the file, for transposed copies and the weights of layers.
+  // The limit for computed elements: a few times those of the file, for transposed copies and the weights of layers.
   static std::int64_t most_constants(const onnx::ModelProto& model) {
     std::int64_t count = 1 << 22;
     for (const auto& tensor : model.graph().initializer()) {
@@ -231,7 +230,7 @@ class Importer {
     return node;
   }
 
-  // What the layers give is what the graph says.
+  // Compares the shape of the layers' result with the graph.
   static void check_shape(const Shape& given, const Term& term) {
     Dims dims(term.dims.begin() + 1, term.dims.end());
     if (term.layout == Layout::channels_last) dims = {dims[2], dims[0], dims[1]};

@@ -1,4 +1,4 @@
-// Operators of each element, and what exporters write with several of them: activations, normalisations, dropout masks.
+// Elementwise operators, and the patterns that exporters write with them: activations, normalisations, dropout masks.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -37,7 +37,7 @@ Value activation(const Call& call, int from, const Function& function, const cha
   return value;
 }
 
-// A layer, for a term that has none of its own: Erf(x) of an image.
+// A placeholder layer for a term without a layer of its own, such as Erf(x).
 Value part(const Call& call, std::string problem = {}) {
   std::optional<Dims> dims = Dims();
   Layout layout = Layout::other;
@@ -213,7 +213,7 @@ std::optional<Value> dropout_in(const Call& call, int index) {
       return std::nullopt;
     unit = mask[1] == 1 ? Dropout::Unit::sample : Dropout::Unit::channel;
   }
-  // To a float as PyTorch's option is written: 1 - 0.8f is not 0.2f.
+  // Rounds to the float that PyTorch's option has: 1 - 0.8f is not 0.2f.
   const auto dropped = static_cast<float>(p);
   return call.layer({masked.x}, [=, &node = call.node](Builder& net, const std::vector<Node>& in) {
     const std::string name = net.layer_name(node, {});
@@ -292,7 +292,7 @@ std::optional<Value> affine_in(const Call& call, int product_index, const Consta
 
 // --- sums and products -----------------------------------------------------------------------------------------------
 
-// Whether both are the results of layers that store them in one form.
+// Whether both are results of layers in the same layout.
 bool alike(const Term& a, const Term& b) { return a.build && b.build && a.layout == b.layout; }
 
 Value sum(const Call& call) {
@@ -334,7 +334,7 @@ bool spreads(const Term& factor, const Term& over) {
   return factor.dims[0] == over.dims[0] && (channel || pixel);
 }
 
-// The product without regard to patterns.
+// The product, without searching for patterns.
 Value plain_product(const Call& call) {
   const bool first = call.has_term(0);
   if (first && call.has_term(1)) {

@@ -1,4 +1,4 @@
-// The parts of an ONNX file whose sizes have been checked: nothing that follows trusts a number in it.
+// Checks the sizes in an ONNX file before anything else uses them.
 #pragma once
 
 #include <onnx/onnx_pb.h>

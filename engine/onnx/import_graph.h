@@ -119,7 +119,7 @@ struct Call {
   Value layer(Dims dims, Layout layout, std::vector<int> from, Build build) const;
   Value layer(std::vector<int> from, Build build) const;  // with the dimensions and the layout of from[0]
   Value same(int term) const;                             // the term itself, under the node's name
-  // What has no layer, but may be part of something that has.
+  // A term without a layer, which may be part of a pattern.
   Value without_layer(std::optional<Dims> dims, std::string problem = {}) const;
 };
 

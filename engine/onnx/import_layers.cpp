@@ -73,7 +73,7 @@ std::int64_t cells(std::int64_t size, int kernel, int stride, int dilation, int 
   return (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
 }
 
-// A bias of zeros without a name of its own is none: exporters write it.
+// Exporters may write a bias of zeros with a generated name for a layer without a bias. It is ignored.
 ConstantPtr bias_of(const Call& call, std::size_t i, std::int64_t channels) {
   const ConstantPtr bias = call.constant_or_null(i);
   if (!bias && call.has(i)) refuse("has a bias that is no weight of the file");

@@ -1,4 +1,4 @@
-// Files of torch.save: those that PyTorch wrote (tests/golden/golden_torch_files.py), and pickles made by hand.
+// Files of torch.save: those that golden/make_torch_files.py wrote with PyTorch, and pickles made by hand.
 #pragma once
 
 #include <zlib.h>
