@@ -145,15 +145,6 @@ void backward_any(const PoolPlanes& p, float scale, const T* dy, const std::uint
       }
 }
 
-// A 1x1 image has the same memory in nchw and nhwc. It is viewed in the layout of the pool's other tensor.
-ActivationView view_beside(const TensorDesc& tensor, const TensorDesc& other) {
-  ActivationView view = view_of(tensor);
-  if (view.h * view.w != 1 || view.block != view.c || view_of(other).block != 1) return view;
-  view.blocks = view.c;
-  view.block = view.stride_block = view.stride_h = view.stride_w = 1;
-  return view;
-}
-
 }  // namespace
 
 PoolViews pool_views(const char* op, const TensorDesc& large, const TensorDesc& pooled) {

@@ -52,7 +52,7 @@ class ResampleOp final : public HostOp {
   // Reads `from` and writes `to`. rows, cols: of the forward pass.
   ResampleOp(const TensorDesc& from, const TensorDesc& to, const ResampleSide& rows, const ResampleSide& cols,
              bool backward, int threads)
-      : rows_(rows, backward), cols_(cols, backward), from_(view_of(from)), to_(view_of(to)) {
+      : rows_(rows, backward), cols_(cols, backward), from_(view_beside(from, to)), to_(view_beside(to, from)) {
     if (from_.block != to_.block || from_.blocks != to_.blocks)
       throw Error(ErrorCode::usage, "a resampling requires the same kind of layout for input and output, not " +
                                         from.layout.name + " and " + to.layout.name);

@@ -66,8 +66,13 @@ TEST_CASE("upsampling reads the nearest cell, or the two nearest in each directi
   int turn = 0;
   for (const Resampling& how : {Resampling{Resampling::Mode::nearest}, Resampling{Resampling::Mode::bilinear},
                                 Resampling{Resampling::Mode::bilinear, true}})
-    for (const auto& [image, size] :
-         {std::pair<HW, HW>{{4, 5}, {8, 10}}, {{3, 4}, {7, 13}}, {{9, 7}, {4, 3}}, {{1, 6}, {5, 1}}, {{5, 5}, {5, 5}}})
+    for (const auto& [image, size] : {std::pair<HW, HW>{{4, 5}, {8, 10}},
+                                      {{3, 4}, {7, 13}},
+                                      {{9, 7}, {4, 3}},
+                                      {{1, 6}, {5, 1}},
+                                      {{5, 5}, {5, 5}},
+                                      {{4, 3}, {1, 1}},
+                                      {{1, 1}, {2, 3}}})
       check_resample({1 + turn % 3, channels[turn++ % 5], image.h, image.w}, size, how, random);
 }
 
@@ -88,5 +93,7 @@ TEST_CASE("zero padding shifts an image, and cuts off what is less than none") {
   check_resample({2, 16, 4, 5}, {3, 9}, shifted(-1, 2), random);
   check_resample({1, 20, 6, 6}, {2, 3}, shifted(-2, -3), random);
   check_resample({3, 32, 2, 2}, {6, 2}, shifted(4, 0), random);
+  check_resample({2, 20, 3, 3}, {1, 1}, shifted(-1, -1), random);
+  check_resample({2, 20, 1, 1}, {3, 3}, shifted(1, 1), random);
   check_resample({1, 4, 3, 3}, {2, 2}, shifted(5, 0), random);  // nothing of the image is left
 }

@@ -190,6 +190,14 @@ ActivationView view_of(const TensorDesc& tensor) {
   return v.stride_w == v.block && v.stride_h == v.stride_w * v.w ? v : refuse();
 }
 
+ActivationView view_beside(const TensorDesc& tensor, const TensorDesc& other) {
+  ActivationView view = view_of(tensor);
+  if (view.h * view.w != 1 || view.block != view.c || view_of(other).block != 1) return view;
+  view.blocks = view.c;
+  view.block = view.stride_block = view.stride_h = view.stride_w = 1;
+  return view;
+}
+
 ActivationView channels_view_of(const TensorDesc& tensor) {
   ActivationView view = view_of(tensor);
   if (tensor.shape.rank() == 4) return view;

@@ -48,6 +48,9 @@ struct ActivationView {
 };
 // Error(usage) for any other layout.
 ActivationView view_of(const TensorDesc& tensor);
+// The same for an op that reads one of two images and writes the other. An image of 1x1 has the same memory in nchw and
+// nhwc; it gets the view that fits the other image.
+ActivationView view_beside(const TensorDesc& tensor, const TensorDesc& other);
 // The same, but the features of (N,features) are its channels, with one pixel each.
 ActivationView channels_view_of(const TensorDesc& tensor);
 
