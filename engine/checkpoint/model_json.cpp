@@ -142,7 +142,9 @@ void options_of(Times& function, Visit&& visit) {
   visit("factor", function.factor, Times().factor);
 }
 template <typename Kind, typename Visit>
-void options_of(Kind& /*layer*/, Visit&& /*visit*/) {}  // the others have no options
+void options_of(Kind& /*layer*/, Visit&& /*visit*/) {
+  static_assert(std::is_empty_v<Kind>, "its options would be lost: add an overload of options_of()");
+}
 
 // Names of the values of an enum, in their order.
 constexpr const char* kInits[] = {"uniform", "normal", "constant", "dirac"};

@@ -12,6 +12,10 @@ ModelBuilder::Node ModelBuilder::softsign(Node x) {
 }
 
 @"""),
+    (1, "engine/checkpoint/model_json.cpp", 'const char* op_of(const Relu&) { return "relu"; }',
+     '@\nconst char* op_of(const Softsign&) { return "softsign"; }'),
+    (1, "engine/checkpoint/model_json.cpp", "  if (is(Relu())) node = relu(x());",
+     "@\n  if (is(Softsign())) node = softsign(x());"),
     (2, "engine/layers/nodes.h", "enum class NodeKind {", "@ softsign,"),
     (2, "engine/layers/nodes.cpp", "  void fill(Node& node, const Dropout& dropout, std::size_t i) {", """\
   void fill(Node& node, const Softsign&, std::size_t i) {
@@ -90,6 +94,7 @@ NEW_FILES = (
 
 # (file, source): the compiler must reject the source if the insertions into the file are left out.
 REFUSED = (
+    ("engine/checkpoint/model_json.cpp", "engine/checkpoint/model_json.cpp"),
     ("engine/layers/nodes.cpp", "engine/layers/nodes.cpp"),
     ("engine/plan/plan.cpp", "engine/plan/plan.cpp"),
     ("kernels/elementwise/op.h", "kernels/ops.cpp"),
