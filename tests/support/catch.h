@@ -22,8 +22,6 @@ bool any_skipped();
 
 }  // namespace dp::test
 
-#define DP_SKIP(reason)               \
-  do {                                \
-    ::dp::test::mark_skipped(reason); \
-    return;                           \
-  } while (false)
+// Returns from the function that contains it: a test case, or a function after which the test case does nothing. Does
+// not compile in a constructor, which cannot end the test case.
+#define DP_SKIP(reason) return ::dp::test::mark_skipped(reason)
