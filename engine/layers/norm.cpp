@@ -8,13 +8,6 @@ using namespace kernels;
 
 namespace {
 
-PlanValue new_folded(PlanDraft& plan, const TensorDesc& desc) {
-  constexpr std::size_t kAlign = 64;
-  const Ref where{Space::folded, plan.folded_bytes};
-  plan.folded_bytes += (desc.layout.bytes + kAlign - 1) / kAlign * kAlign;
-  return {where, desc};
-}
-
 void forward_after_fold(Planner& plan, const Node& norm, NodeResult& result) {
   result.y = plan.result_of(norm.inputs[0]);
   if (norm.inputs.size() == 1) return;
@@ -53,8 +46,7 @@ void forward_folded(Planner& plan, const Node& conv, const Node& norm, const Pla
   const TensorDesc in = plan.activation_desc(x.desc);
   auto op = plan.make(Conv2dForward{in, plan.any(weight_shape(conv)), plan.batched(conv.output), conv.window,
                                     /*bias=*/true, norm.relu && !adds, /*training=*/false});
-  const PlanValue weight = new_folded(plan, op.tensors()[1]),
-                  bias = new_folded(plan, plan.channels_desc(conv.output[0]));
+  const PlanValue weight = plan.new_folded(op.tensors()[1]), bias = plan.new_folded(plan.channels_desc(conv.output[0]));
 
   // BatchNormFold keeps the layout of the weights. If the convolution reads another one, a second step reorders them.
   const Norm& own = plan.norms.norm(norm.norm);

@@ -18,7 +18,7 @@ enum class Space : std::uint8_t {
   activation,
   value,
   low_value,  // mixed precision: values in the activation type
-  folded,     // evaluation: the plan's own weights and biases of convolutions with a folded normalisation
+  folded,     // evaluation: the plan's own weights, reordered or with a folded normalisation
   gradient,
   running_statistics,
   moments,  // batch statistics of all shards

@@ -125,7 +125,8 @@ struct PlanDraft : PlanParts {
   PlanValue new_value(const kernels::TensorDesc& resolved);
   PlanValue new_doubles(std::int64_t count);
   PlanValue new_mask(const PlanValue& pooled);
-  PlanValue layer_weights(int entry) const;  // in the activation type
+  PlanValue new_folded(const kernels::TensorDesc& resolved);  // written by `fold`
+  PlanValue layer_weights(int entry) const;                   // in the activation type
   Ref parameter_place(int entry) const;
   Border border(const PlanValue& value, int last);  // keeps the memory of `value` up to step `last`
 
@@ -144,7 +145,7 @@ struct PlanDraft : PlanParts {
            std::unique_ptr<kernels::Op> op, std::span<const Ref> args);
   // Returns `value` if it matches `wanted` (flattened if necessary), otherwise a reordered copy.
   PlanValue as(PlanSteps& steps, const std::string& reader, const PlanValue& value, const kernels::TensorDesc& wanted);
-  // The weights that a layer reads, in the `wanted` layout.
+  // The weights that a layer reads, in the `wanted` layout. An evaluation keeps reordered ones until weights change.
   PlanValue parameter(PlanSteps& steps, const std::string& reader, int entry, const kernels::TensorDesc& wanted);
 
   void place_buffers();  // the last step of planning

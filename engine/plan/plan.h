@@ -21,8 +21,8 @@ class Plan {
        const NormTable& norms);
 
   const PlanOptions& options() const { return parts_.options; }
-  // With options().folds_norms: computes the folded weights. If weights or running statistics have changed, run it
-  // before input() is written and before forward().
+  // Evaluation: computes the plan's own weights, reordered or with folded normalisations. If weights or running
+  // statistics have changed, run it before input() is written and before forward().
   const std::vector<PlanStep>& fold() const { return parts_.fold; }
   std::size_t folded_bytes() const { return parts_.folded_bytes; }  // of Space::folded
   const std::vector<PlanStep>& forward() const { return parts_.forward; }

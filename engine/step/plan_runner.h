@@ -140,7 +140,7 @@ class PlanRunner {
   std::vector<Item> items_;
   std::int64_t rows_bound_ = 0;  // of the items bound so far
   std::vector<std::unique_ptr<Plan>> plans_;
-  std::map<const Plan*, Folded> folded_;  // of plans that fold normalisations
+  std::map<const Plan*, Folded> folded_;  // of plans with weights of their own
   ActivationArenaSize activation_arena_size_;
   std::shared_ptr<kernels::Buffer> activation_arena_;
   DeviceImageSets image_sets_;                               // device-resident data sets

@@ -161,6 +161,33 @@ std::unique_ptr<HostOp> with_free_images(const Desc& d, const CpuOpOptions& opti
   return op->is_fallback() ? nullptr : std::move(op);
 }
 
+using ForwardPrimitive = dnnl::convolution_forward::primitive_desc;
+
+std::unique_ptr<HostOp> dnnl_forward(const Conv2dForward& d, const ForwardPrimitive& pd, const CpuOpOptions& options) {
+  auto op = std::make_unique<DnnlOp>(dnnl::convolution_forward(pd), pd, options.threads);
+  op->input(DNNL_ARG_SRC, pd.src_desc()).input(DNNL_ARG_WEIGHTS, pd.weights_desc());
+  d.bias ? op->input(DNNL_ARG_BIAS, bias_desc(d.bias, d.w)) : op->skip(positions<Conv2dForward>().b);
+  op->output(DNNL_ARG_DST, pd.dst_desc());
+  op->tensors_are({resolved(d.x, pd.src_desc()), resolved(d.w, pd.weights_desc()), resolved(d.y, pd.dst_desc())});
+  return op;
+}
+
+// In an evaluation oneDNN has direct convolutions that are faster than those of training. They read nhwc images and do
+// not pay for windows of one pixel, few input channels or small images (docs/decisions/0081). Null where they do not.
+std::unique_ptr<HostOp> make_evaluation(const Conv2dForward& d, const CpuOpOptions& options) {
+  constexpr std::int64_t kProducts = 64, kWidth = 7;  // products: of one output value
+  const std::int64_t products = d.w.shape.numel() / d.w.shape[0];
+  if (d.training || d.x.type != DType::f32 || !d.w.layout.any() || groups_of(d.x, d.w) > 1) return nullptr;
+  if (products < kProducts || products == d.w.shape[1] || d.y.shape[3] < kWidth) return nullptr;
+  ConvShape shape = shape_of(d.window, dnnl::algorithm::convolution_direct);
+  shape.forward = dnnl::prop_kind::forward_inference;
+  const auto pd = dnnl_compat::conv_forward(dnnl_engine(), any_desc(dims_of(d.x.shape), d.x.type), requested(d.w),
+                                            bias_desc(d.bias, d.w), requested(d.y), shape,
+                                            relu_attributes(d.relu, /*training=*/false));
+  const bool faster = std::string_view(pd.impl_info_str()).starts_with("brgconv");
+  return faster ? dnnl_forward(d, pd, options) : nullptr;
+}
+
 }  // namespace
 
 std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options) {
@@ -169,6 +196,7 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
   const DnnlDesc bias = bias_desc(d.bias, d.w);
   const bool winograd = has_winograd(d.x, d.w, d.window, options) && options.fast_convolutions &&
                         winograd_pays(ConvPass::forward, d.w.shape, d.y.shape, d.window, has_amx());
+  if (auto op = winograd ? nullptr : make_evaluation(d, options)) return op;
   const auto pd = with_algorithm(d.window, winograd, [&](const ConvShape& shape) {
     return dnnl_compat::conv_forward(dnnl_engine(), requested(d.x), requested(d.w, weight_dims(d.x, d.w)), bias,
                                      requested(d.y), shape, attr);
@@ -181,11 +209,7 @@ std::unique_ptr<HostOp> make(const Conv2dForward& d, const CpuOpOptions& options
                    y = resolved(d.y, pd.dst_desc());
   if (winograd && (!is_winograd(pd) || own_winograd_pays(ConvPass::forward, d.w.shape, has_amx())))
     if (auto own = make_winograd(Conv2dForward{x, w, y, d.window, d.bias, d.relu, d.training}, options)) return own;
-  auto op = std::make_unique<DnnlOp>(dnnl::convolution_forward(pd), pd, options.threads);
-  op->input(DNNL_ARG_SRC, pd.src_desc()).input(DNNL_ARG_WEIGHTS, pd.weights_desc());
-  d.bias ? op->input(DNNL_ARG_BIAS, bias) : op->skip(positions<Conv2dForward>().b);
-  op->output(DNNL_ARG_DST, pd.dst_desc()).tensors_are({x, w, y});
-  return in_nhwc_for_amx(std::move(op), d, options);
+  return in_nhwc_for_amx(dnnl_forward(d, pd, options), d, options);
 }
 
 std::unique_ptr<HostOp> make(const Conv2dBackwardData& d, const CpuOpOptions& options) {

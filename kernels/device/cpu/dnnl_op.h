@@ -24,6 +24,7 @@ struct ConvShape {
   dnnl::algorithm algorithm = dnnl::algorithm::convolution_direct;
   Dims gaps{0, 0};         // of a dilated window: cells between two of its cells
   Dims more_behind{0, 0};  // padding below and right beyond `padding`
+  dnnl::prop_kind forward = dnnl::prop_kind::forward_training;
 
   Dims behind() const { return {padding[0] + more_behind[0], padding[1] + more_behind[1]}; }
 };
@@ -69,8 +70,8 @@ inline void append_relu(dnnl::post_ops& ops, float slope) {
 
 inline auto conv_forward(const dnnl::engine& e, const memory::desc& x, const memory::desc& w, const memory::desc& b,
                          const memory::desc& y, const ConvShape& s, const dnnl::primitive_attr& attr) {
-  return dnnl::convolution_forward::primitive_desc(e, dnnl::prop_kind::forward_training, s.algorithm, x, w, b, y,
-                                                   s.strides, s.gaps, s.padding, s.behind(), attr);
+  return dnnl::convolution_forward::primitive_desc(e, s.forward, s.algorithm, x, w, b, y, s.strides, s.gaps, s.padding,
+                                                   s.behind(), attr);
 }
 inline auto conv_backward_data(const dnnl::engine& e, const memory::desc& dx, const memory::desc& w,
                                const memory::desc& dy, const ConvShape& s,
@@ -139,8 +140,8 @@ inline void append_relu(dnnl::post_ops& ops, float slope) {
 
 inline auto conv_forward(const dnnl::engine& e, const memory::desc& x, const memory::desc& w, const memory::desc& b,
                          const memory::desc& y, const ConvShape& s, const dnnl::primitive_attr& attr) {
-  const dnnl::convolution_forward::desc desc(dnnl::prop_kind::forward_training, s.algorithm, x, w, b, y, s.strides,
-                                             s.gaps, s.padding, s.behind());
+  const dnnl::convolution_forward::desc desc(s.forward, s.algorithm, x, w, b, y, s.strides, s.gaps, s.padding,
+                                             s.behind());
   return dnnl::convolution_forward::primitive_desc(desc, attr, e);
 }
 inline auto conv_backward_data(const dnnl::engine& e, const memory::desc& dx, const memory::desc& w,

@@ -21,7 +21,7 @@ Model layers() {
   return m.build(m.linear("fc2", x, {.out_features = 3}));
 }
 
-// A reference device whose convolutions read and write their weights in other layouts during backward.
+// A reference device whose convolutions read and write their weights in other layouts in evaluations and in backward.
 class OtherLayouts final : public kernels::HostContext {
  public:
   OtherLayouts() : HostContext({DeviceKind::reference, 0}, {}) {}
@@ -37,7 +37,10 @@ class OtherLayouts final : public kernels::HostContext {
       return std::make_unique<NeverRun>(std::vector{copy->src, copy->dst});
     std::unique_ptr<kernels::Op> op = kernels::reference::make_op(desc);
     std::vector<kernels::TensorDesc> tensors = op->tensors();
-    if (std::holds_alternative<kernels::Conv2dBackwardData>(desc)) {
+    const auto* const forward = std::get_if<kernels::Conv2dForward>(&desc);
+    if (forward != nullptr && !forward->training) {
+      tensors[1].layout.name = "evaluated";
+    } else if (std::holds_alternative<kernels::Conv2dBackwardData>(desc)) {
       tensors[1].layout.name = "flipped";
     } else if (std::holds_alternative<kernels::Conv2dBackwardWeights>(desc)) {
       tensors[2].layout.name = "padded";
@@ -279,5 +282,21 @@ weights
  left backward_weights: act0 act1536 grad0 grad128 ready 0
 arena 2560, workspace 0, folded 0, reorders 0, logits -, gradient -
 input act0, input_grad act2048, output act2048, output_grad act1536
+)");
+}
+
+TEST_CASE("plans: an evaluation reorders weights once, not in each call") {
+  OtherLayouts context;
+  CHECK(table_of(convolutions(), {.batch = 2, .training = false}, context) == R"(fold
+ conv1 weight reorder: val0 folded0
+ conv2 weight reorder: val640 folded448
+forward
+ conv1 reorder: input act0
+ conv1: act0 folded0 val512 act512
+ conv2: act512 folded448 - act64
+ fc: act64 val896 val1024 act0
+loss
+ loss: act0 labels step - results -
+arena 704, workspace 0, folded 640, reorders 1, logits act0, gradient -
 )");
 }
