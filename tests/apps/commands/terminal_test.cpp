@@ -67,7 +67,9 @@ TEST_CASE("in tmux the progress line is one line at 80x24 and at 50x20, and an i
   // so nothing may be written then.
   const std::vector<std::string> wide =
       tmux.screen([&](const std::vector<std::string>& lines) { return has(lines.back(), "Epoch 0 [  9/"); });
-  for (const char* const column : {" left  ", " img/s  ", "floor ", "loss ", "acc1 "}) CHECK(has(wide.back(), column));
+  INFO(wide.back());
+  // Not the share of the floor: it has more digits where rates were measured on a busy machine, and is dropped then.
+  for (const char* const column : {" left  ", " img/s  ", "loss ", "acc1 "}) CHECK(has(wide.back(), column));
   CHECK(progress_lines(wide) == 1);
   CHECK(wide.back().size() < 80);
   for (const std::string& line : wide) CHECK(!has(line, "Planning"));
