@@ -15,6 +15,8 @@ namespace dp {
 // given_by, classes_by_position, and parameter groups other than those of --freeze, --lr-factor and
 // --no-decay-norm-bias.
 const OptionTable<TrainerOptions>& run_options();
+// Those of its parallel member. Devices and process_group have no row.
+const OptionTable<DataParallelOptions>& parallel_option_table();
 inline constexpr const char* kAugmentationGroup = "Augmentation";  // the heading of TrainerOptions::augmentation
 
 // An option as a command line would give it; parse_option() reads the texts.
