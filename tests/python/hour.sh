@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# hour.sh <source> <work folder> <python>: the hour of a Python user. Installs the package into a fresh virtual environment
+# with pip alone, trains on arrays with two replicas, presses Ctrl-C, resumes, predicts, and runs the package's tests, those
+# beside PyTorch if <python> has it. Exit status 4: pip cannot get the build tools.
+set -euo pipefail
+source=$1 work=$2 other=$3
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+rm -rf "$work"
+mkdir -p "$work"
+cd "$work"
+say() { printf '== %s\n' "$*"; }
+
+"$other" -m venv venv || { say "skipped: python has no venv"; exit 4; }
+python=$work/venv/bin/python
+"$python" -m pip download -q --no-deps -d tools 'nanobind>=3.1' scikit-build-core || { say "skipped: pip cannot get nanobind"; exit 4; }
+begin=$SECONDS
+say "pip install ./apps/python"
+"$python" -m pip install -q "$source/apps/python"
+say "installed in $((SECONDS - begin)) s"
+size=$(du -sk venv/lib/python3*/site-packages/dp | cut -f1)
+say "size: $size KiB"
+
+say "import"
+"$python" -c 'import dp'  # compiles the files
+"$python" "$here/import_time.py"
+
+say "train, Ctrl-C"
+"$python" "$here/hour.py" train run &
+training=$!
+for ((i = 0; i < 600; ++i)); do [[ -e started ]] && break; sleep 0.1; done
+sleep 1
+kill -INT "$training"
+status=0
+wait "$training" || status=$?
+[[ $status == 130 ]] || { say "Ctrl-C: exit status $status"; exit 1; }
+say "resume, evaluate, predict"
+"$python" "$here/hour.py" resume run
+"$python" "$here/hour.py" predict run
+
+say "tests"
+for test in network training; do "$python" -B "$here/${test}_test.py"; done
+"$python" -B "$here/pages_test.py" "$source"
+
+if "$other" -c 'import torch, torchvision'; then
+  say "tests beside PyTorch"
+  PYTHONPATH=$(echo "$work"/venv/lib/python3*/site-packages) "$other" -B "$here/torch_test.py"
+  PYTHONPATH=$(echo "$work"/venv/lib/python3*/site-packages) "$other" -B "$here/pages_test.py" "$source"
+else
+  say "left out: tests beside PyTorch, which $other does not have"
+fi
+say "done"
