@@ -47,7 +47,8 @@ class Bound(unittest.TestCase):
             self.assertIn(f'(m, "{name}"', text)
 
     def test_data_sets(self):
-        sets = set(re.findall(r"^DatasetPair (\w+)\(", header("dataset.h").split("namespace datasets")[1], re.MULTILINE))
+        declared = header("dataset.h").split("namespace datasets")[1]
+        sets = set(re.findall(r"^DatasetPair (\w+)\(", declared, re.MULTILINE))
         text = (BINDINGS / "src/data.cpp").read_text()
         self.assertEqual({name for name in sets if f'"{name}"' not in text}, set())
 

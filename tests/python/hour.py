@@ -1,4 +1,4 @@
-"""The programs of hour.sh: train, resume and predict with arrays."""
+"""The programs of hour.sh: train, resume, predict and export, with arrays; compare with PyTorch."""
 
 import pathlib
 import signal
@@ -45,7 +45,7 @@ def network():
 
 
 def train(folder):
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores SIGINT for programs that it starts with &
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & makes programs ignore it
     trainer = dp.Trainer(network(), data(), devices=["cpu", "cpu"], epochs=EPOCHS, batch_size=64, lr=0.1,
                          output_dir=folder, print_freq=20)
     try:
@@ -56,7 +56,8 @@ def train(folder):
 
 
 def resume(folder):
-    trainer = dp.Trainer(network(), data(), devices=["cpu", "cpu"], resume=folder, output_dir=folder, epochs=EPOCHS // 4)
+    trainer = dp.Trainer(network(), data(), devices=["cpu", "cpu"], resume=folder, output_dir=folder,
+                         epochs=EPOCHS // 4)
     before = trainer.net.step_count
     summary = trainer.run()
     print(summary)
@@ -65,15 +66,53 @@ def resume(folder):
 
 
 def predict(folder):
-    trained = dp.read_trained_model(folder)
-    net = dp.DataParallel(trained.model, ["cpu", "cpu"])
-    net.load_state_dict(trained.weights)
+    predictor = dp.Predictor(dp.read_trained_model(folder), ["cpu", "cpu"])
     images, labels = shapes(300, 3)
-    mean, std = (np.array(values, np.float32).reshape(1, 3, 1, 1) for values in (trained.mean, trained.std))
-    outputs = net.predict((images / np.float32(255) - mean) / std)
-    print("right:", (outputs.argmax(1) == labels).mean(), "first:", trained.classes[outputs[0].argmax()])
-    assert (outputs.argmax(1) == labels).mean() > 0.85
+    outputs = predictor.predict(images)
+    right = (outputs.argmax(1) == labels).mean()
+    print("right:", right, "first:", predictor.top(outputs[0], 2))
+    assert right > 0.85
+    np.save("outputs.npy", outputs)
+
+
+def export(folder):
+    trained = dp.read_trained_model(folder)
+    dp.write_safetensors("weights.safetensors", trained.weights)
+    dp.write_onnx("net.onnx", trained, fold_batch_norm=True, dynamic_batch=True)
+    outputs = dp.Predictor(dp.from_onnx("net.onnx")).predict(shapes(300, 3)[0])
+    np.testing.assert_allclose(outputs, np.load("outputs.npy"), atol=1e-4)
+
+
+def compare(folder):
+    """PyTorch with the exported weights, and onnxruntime, if it is installed, with the exported network."""
+    import torch
+    from torch import nn
+
+    layers = {}
+    for stage, channels in enumerate(((3, 16), (16, 32))):
+        layers[f"conv{stage}"] = nn.Conv2d(*channels, 3, padding=1, bias=False)
+        layers[f"bn{stage}"] = nn.BatchNorm2d(channels[1])
+        layers |= {f"relu{stage}": nn.ReLU(), f"pool{stage}": nn.MaxPool2d(2)}
+    layers |= {"pool": nn.AdaptiveAvgPool2d(1), "flat": nn.Flatten(), "fc": nn.Linear(32, 6)}
+    net = nn.Sequential()
+    for name, layer in layers.items():
+        net.add_module(name, layer)
+    weights = dp.read_safetensors("weights.safetensors")
+    net.load_state_dict({name: torch.from_dlpack(weight) for name, weight in weights.items()}, strict=True)
+    images = (shapes(300, 3)[0] / np.float32(255) - np.float32(0.2)) / np.float32(0.25)
+    with torch.no_grad():
+        outputs = net.eval()(torch.from_numpy(images)).numpy()
+    expected = np.load("outputs.npy")
+    print("largest difference from PyTorch:", np.abs(outputs - expected).max())
+    np.testing.assert_allclose(outputs, expected, atol=1e-4)
+    try:
+        import onnxruntime
+    except ImportError:
+        print("left out: onnxruntime is not installed")
+        return
+    session = onnxruntime.InferenceSession("net.onnx", providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(None, {"input": images})[0], expected, atol=1e-4)
 
 
 if __name__ == "__main__":
-    {"train": train, "resume": resume, "predict": predict}[sys.argv[1]](sys.argv[2])
+    {name: globals()[name] for name in ("train", "resume", "predict", "export", "compare")}[sys.argv[1]](sys.argv[2])

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# hour.sh <source> <work folder> <python>: the hour of a Python user. Installs the package into a fresh virtual environment
-# with pip alone, trains on arrays with two replicas, presses Ctrl-C, resumes, predicts, and runs the package's tests, those
-# beside PyTorch if <python> has it. Exit status 4: pip cannot get the build tools.
+# hour.sh <source> <work folder> <python>: the hour of a Python user. Installs the package into a fresh virtual
+# environment with pip alone, trains on arrays with two replicas, presses Ctrl-C, resumes, predicts, exports, and runs
+# the package's tests. Compares with PyTorch if <python> has it. Exit status 4: pip cannot get the build tools.
 set -euo pipefail
 source=$1 work=$2 other=$3
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -12,15 +12,12 @@ say() { printf '== %s\n' "$*"; }
 
 "$other" -m venv venv || { say "skipped: python has no venv"; exit 4; }
 python=$work/venv/bin/python
-"$python" -m pip download -q --no-deps -d tools 'nanobind>=3.1' scikit-build-core || { say "skipped: pip cannot get nanobind"; exit 4; }
+"$python" -m pip download -q --no-deps -d tools 'nanobind>=3.1' scikit-build-core ||
+  { say "skipped: pip cannot get nanobind"; exit 4; }
 begin=$SECONDS
 say "pip install ./apps/python"
 "$python" -m pip install -q "$source/apps/python"
-say "installed in $((SECONDS - begin)) s"
-size=$(du -sk venv/lib/python3*/site-packages/dp | cut -f1)
-say "size: $size KiB"
-
-say "import"
+say "installed in $((SECONDS - begin)) s, $(du -sk venv/lib/python3*/site-packages/dp | cut -f1) KiB"
 "$python" -c 'import dp'  # compiles the files
 "$python" "$here/import_time.py"
 
@@ -33,19 +30,19 @@ kill -INT "$training"
 status=0
 wait "$training" || status=$?
 [[ $status == 130 ]] || { say "Ctrl-C: exit status $status"; exit 1; }
-say "resume, evaluate, predict"
-"$python" "$here/hour.py" resume run
-"$python" "$here/hour.py" predict run
+for step in resume predict export; do
+  say "$step"
+  "$python" "$here/hour.py" $step run
+done
 
 say "tests"
 for test in network training; do "$python" -B "$here/${test}_test.py"; done
 "$python" -B "$here/pages_test.py" "$source"
 
-if "$other" -c 'import torch, torchvision'; then
-  say "tests beside PyTorch"
-  PYTHONPATH=$(echo "$work"/venv/lib/python3*/site-packages) "$other" -B "$here/torch_test.py"
-  PYTHONPATH=$(echo "$work"/venv/lib/python3*/site-packages) "$other" -B "$here/pages_test.py" "$source"
-else
-  say "left out: tests beside PyTorch, which $other does not have"
-fi
-say "done"
+"$other" -c 'import torch, torchvision' 2>/dev/null || { say "left out: PyTorch is not installed"; exit 0; }
+say "beside PyTorch"
+PYTHONPATH=$(echo "$work"/venv/lib/python3*/site-packages)
+export PYTHONPATH
+"$other" "$here/hour.py" compare run
+"$other" -B "$here/torch_test.py"
+"$other" -B "$here/pages_test.py" "$source"

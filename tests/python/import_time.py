@@ -1,4 +1,4 @@
-"""Prints the time of `import dp`, the best of five processes. Its limit is wide: no verdict depends on the machine's load."""
+"""Prints the time of `import dp`, the best of five processes. The limit is wide because the machine may be busy."""
 
 import subprocess
 import sys

@@ -28,7 +28,8 @@ class Pages(unittest.TestCase):
         self.assertEqual(result.failed, 0)
 
     def test_from_data_parallel(self):
-        blocks = re.findall(r"^```python\n(.*?)^```", (GUIDE / "from_data_parallel.md").read_text(), re.MULTILINE | re.DOTALL)
+        page = (GUIDE / "from_data_parallel.md").read_text()
+        blocks = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
         self.assertEqual(len(blocks), 3)
         if not HAS_TORCH:
             self.skipTest("torchvision is not installed")

@@ -1,6 +1,8 @@
 """Beside PyTorch: tensors in and out, a step, nn.DataParallel's script. Skipped without torch."""
 
+import tempfile
 import unittest
+import warnings
 
 import numpy as np
 
@@ -80,6 +82,24 @@ class Torch(unittest.TestCase):
         expected = ours.predict(self.images)
         np.testing.assert_array_equal(ours.predict(self.images.clone().requires_grad_()), expected)
         np.testing.assert_array_equal(ours.predict(self.images.to(memory_format=torch.channels_last)), expected)
+
+    def test_onnx(self):
+        theirs = torchvision.models.mobilenet_v2(num_classes=10)
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the exporter, dozens
+            torch.onnx.export(theirs.train(), (self.images,), folder + "/net.onnx", dynamo=False, opset_version=17,
+                              training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False)
+            try:
+                network = dp.from_onnx(folder + "/net.onnx")
+            except dp.UsageError as error:
+                self.skipTest(str(error))
+            with torch.no_grad():
+                expected = theirs.eval()(self.images).numpy()
+            torch.save(theirs.state_dict(), folder + "/net.pth")
+            weights = dp.read_torch_file(folder + "/net.pth")
+        ours = dp.Predictor(network, TWO)
+        np.testing.assert_allclose(ours.predict(self.images), expected, atol=1e-4)
+        self.assertEqual(weights.keys(), network.weights.keys())
 
     def test_a_data_set_of_torch(self):
         images, labels = torch.randint(0, 255, (64, 3, 32, 32), dtype=torch.uint8), torch.randint(0, 10, (64,))

@@ -4,10 +4,12 @@ import io
 import os
 import pathlib
 import signal
+import struct
 import tempfile
 import threading
 import time
 import unittest
+import zlib
 
 import numpy as np
 
@@ -24,6 +26,17 @@ def stripes(count, seed):
     for image, label in zip(images, labels):
         image[0, label : label + 2] += 150
     return images, labels
+
+
+def png(image):
+    """A file of a grey image."""
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    height, width = image.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in image)
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
 TRAIN, TEST = stripes(600, 1), stripes(200, 2)
@@ -107,7 +120,8 @@ class Data(unittest.TestCase):
     def test_targets_and_weights(self):
         targets = np.stack([TRAIN[1], TRAIN[1] ** 2], axis=1).astype(np.float32)
         data = dp.datasets.from_arrays(TRAIN[0], targets=targets, weights=np.ones(600, np.float32))
-        run = trainer((data, data), dp.models.mlp(2, input=(1, 12, 12)), output_loss="mse", lr=1e-4, sample_weights=True)
+        run = trainer((data, data), dp.models.mlp(2, input=(1, 12, 12)), output_loss="mse", lr=1e-4,
+                      sample_weights=True)
         self.assertIn("rmse", run.run(progress=False).metrics)
 
     def test_errors_of_a_data_set(self):
@@ -185,10 +199,10 @@ class Callbacks(unittest.TestCase):
         self.assertIn('"steps":24', summary.to_json().replace(" ", ""))
 
     def test_the_network_within_a_callback(self):
-        digests = []
+        states = []
         run = trainer()
-        summary = run.run(progress=False, on_epoch=lambda report: digests.append(dp.weights_sha256(run.net.state_dict())))
-        self.assertEqual(digests[-1], summary.weights_sha256)
+        summary = run.run(progress=False, on_epoch=lambda report: states.append(run.net.state_dict()))
+        self.assertEqual(dp.weights_sha256(states[-1]), summary.weights_sha256)
 
     def test_an_exception_ends_the_run(self):
         def fail(report):
@@ -255,7 +269,8 @@ class Interrupts(unittest.TestCase):
 class Options(unittest.TestCase):
     def test_objects_and_names(self):
         by_name = trainer(optimizer="adamw", lr=0.01, lr_scheduler="step", lr_step_size=1)
-        by_object = trainer(optimizer=dp.AdamW(0.01, weight_decay=0.01), lr=None, schedule=dp.Schedule("step", step_size=1))
+        by_object = trainer(optimizer=dp.AdamW(0.01, weight_decay=0.01), lr=None,
+                            schedule=dp.Schedule("step", step_size=1))
         self.assertEqual(by_name.run(progress=False).weights_sha256, by_object.run(progress=False).weights_sha256)
 
     def test_first_weights_and_init(self):
@@ -270,7 +285,8 @@ class Options(unittest.TestCase):
 
     def test_refused(self):
         for options, text in ((dict(epoch=1), "epoch"), (dict(batch_size=0), "batch_size"),
-                              (dict(momentum=0.9, optimizer="adamw"), "momentum"), (dict(metrics={"m": 1}), "functions")):
+                              (dict(momentum=0.9, optimizer="adamw"), "momentum"),
+                              (dict(metrics={"m": 1}), "functions")):
             with self.assertRaisesRegex(dp.UsageError, text):
                 trainer(**options)
 
@@ -284,11 +300,46 @@ class Trained(unittest.TestCase):
             trained = dp.read_trained_model(folder + "/run", "last_step")
             self.assertEqual(trained.classes, list("abcdefghij"))
             np.testing.assert_allclose((trained.mean, trained.std), ([0.3], [0.2]), atol=1e-6)
-            net = dp.DataParallel(trained.model, TWO)
-            net.load_state_dict(trained.weights)
+            predictor = dp.Predictor(trained, TWO)
+            outputs = predictor.predict(TEST[0])
+            self.assertAlmostEqual(100 * np.mean(outputs.argmax(1) == TEST[1]), summary.top1, places=4)
             images = ((TEST[0] / 255 - trained.mean[0]) / trained.std[0]).astype(np.float32)
-            right = np.mean(net.predict(images).argmax(1) == TEST[1])
-            self.assertGreaterEqual(100 * right, summary.top1 - 10)
+            np.testing.assert_allclose(predictor.predict(images), outputs, atol=1e-5)
+            name, probability = predictor.top(outputs[0])[0]
+            self.assertEqual(name, "abcdefghij"[outputs[0].argmax()])
+            self.assertTrue(0.1 < probability <= 1)
+
+            files = [pathlib.Path(folder, f"{index}.png") for index in range(5)]
+            for file, image in zip(files, TEST[0]):
+                file.write_bytes(png(image[0]))
+            files[2].write_bytes(b"no image")
+            np.testing.assert_allclose(predictor.predict_file(files[4]), outputs[4], atol=1e-5)
+            seen = []
+            predictor.predict_files(files, lambda *result: seen.append(result))
+            self.assertEqual([path for path, _, _ in seen], [str(file) for file in files])
+            self.assertIsNone(seen[2][1])
+            self.assertIn("2.png", seen[2][2])
+            np.testing.assert_allclose(seen[3][1], outputs[3], atol=1e-5)
+            with self.assertRaises(ZeroDivisionError):
+                predictor.predict_files(files, lambda *_: 1 / 0)
+
+    def test_onnx(self):
+        weights = dp.DataParallel(mlp(), TWO, seed=4).state_dict()
+        trained = dp.TrainedModel(mlp(), weights, classes=list("abcdefghij"), mean=[0.3], std=[0.2])
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                dp.write_onnx(folder + "/net.onnx", trained, dynamic_batch=True)
+            except dp.UsageError as error:
+                self.assertIn("libonnx-dev", str(error))
+                self.skipTest(str(error))
+            back = dp.from_onnx(folder + "/net.onnx")
+            self.assertEqual((back.classes, back.model.input), (trained.classes, (1, 12, 12)))
+            np.testing.assert_allclose(back.mean, [0.3], atol=1e-6)
+            np.testing.assert_allclose(dp.Predictor(back, TWO).predict(TEST[0]),
+                                       dp.Predictor(trained, TWO).predict(TEST[0]), atol=1e-5)
+            pathlib.Path(folder, "broken.onnx").write_bytes(b"no network")
+            with self.assertRaisesRegex(dp.DataError, "broken"):
+                dp.from_onnx(folder + "/broken.onnx")
 
 
 class ProgressLines(unittest.TestCase):

@@ -51,7 +51,7 @@ class WriteError(Error, OSError):
     exit_code = 7
 
 
-_KINDS = {kind.exit_code: kind for kind in (UsageError, DataError, DeviceError, NonfiniteError, StalledError, WriteError)}
+_KINDS = {kind.exit_code: kind for kind in Error.__subclasses__()}
 
 
 def make(exit_code: int, message: str, others: list[str]) -> Error:

@@ -25,7 +25,7 @@ def _figures(stats: Any) -> str:
 
 
 class Progress:
-    """Callbacks that write to `file`, standard output if it is not given. Trainer.run() uses them unless it is told not to."""
+    """Callbacks that write to `file`, by default standard output. Trainer.run(progress=True) uses them."""
 
     def __init__(self, file: TextIO | None = None, rewrite: bool | None = None) -> None:
         self._file = file or sys.stdout

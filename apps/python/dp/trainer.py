@@ -17,10 +17,10 @@ class Trainer:
     """Trains a model on data.
 
     data: a pair (train, test). Each is a dp.Dataset, a pair of arrays (images, labels), or an object with __len__() and
-    __getitem__(). options: devices, output_dir, optimizer (dp.Sgd(...) or a name), schedule, metrics ({name: function of
-    outputs and labels}), own_loss, first_weights, classes_by_position, parameter_groups, and those that
-    dp.help_options("Trainer") lists: the options of dp_train, with underscores. With `resume` the recorded options are the
-    defaults.
+    __getitem__(). options: devices, output_dir, optimizer (dp.Sgd(...) or a name), schedule, metrics ({name: function
+    of outputs and labels}), own_loss, first_weights, classes_by_position, parameter_groups, and those that
+    dp.help_options("Trainer") lists: the options of dp_train, with underscores. With `resume` the recorded options are
+    the defaults.
     """
 
     def __init__(self, model: Model, data: tuple[Any, Any], **options: Any) -> None:
@@ -36,8 +36,8 @@ class Trainer:
             on_message: Callable[[str], None] | None = None) -> RunSummary:
         """Trains; may be called once. Functions are called on the calling thread, with a report or a text.
 
-        An exception of a function, and Ctrl-C, end the run after the step: what was trained is saved, then the exception
-        is raised. `summary` then has the result. progress: shows it, besides calling the functions.
+        An exception of a function, and Ctrl-C, end the run after the step: what was trained is saved, then the
+        exception is raised. `summary` then has the result. progress: shows it, besides calling the functions.
         """
         given = dict(on_start=on_start, on_step=on_step, on_eval=on_eval, on_epoch=on_epoch, on_work=on_work,
                      on_checkpoint=on_checkpoint, on_message=on_message)

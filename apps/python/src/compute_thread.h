@@ -62,8 +62,8 @@ class ComputeThread {
   std::thread thread_;
 };
 
-// An object whose threads may need the interpreter lock to end. The interpreter closes it at its exit, while threads can
-// still take the lock.
+// An object whose threads may need the interpreter lock to end. The interpreter closes it at its exit, while threads
+// can still take the lock.
 class ClosedAtExit {
  public:
   ClosedAtExit();

@@ -64,6 +64,7 @@ void bind_optimizers(nb::module_& m);
 void bind_parallel(nb::module_& m);
 void bind_trainer(nb::module_& m);
 void bind_trained_models(nb::module_& m);
+void bind_predictor(nb::module_& m);
 
 }  // namespace dp_python
 

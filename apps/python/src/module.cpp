@@ -39,4 +39,5 @@ NB_MODULE(_dp, m) {
   dp_python::bind_parallel(m);
   dp_python::bind_trainer(m);
   dp_python::bind_trained_models(m);
+  dp_python::bind_predictor(m);
 }

@@ -215,6 +215,14 @@ dp::TrainerOptions options_from(OptionsOf kind, const nb::dict& arguments,
   return options;
 }
 
+dp::DataParallelOptions parallel_options(const nb::object& devices, const nb::kwargs& arguments,
+                                         const std::shared_ptr<ComputeThread>& thread) {
+  nb::dict all;
+  for (const auto& [name, value] : arguments) all[name] = value;
+  if (!devices.is_none()) all["devices"] = devices;
+  return options_from(OptionsOf::data_parallel, all, thread).parallel;
+}
+
 std::string describe_options(OptionsOf kind) {
   std::string text;
   for (const Row& row : dp::run_options().rows()) {

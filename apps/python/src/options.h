@@ -22,6 +22,10 @@ enum class OptionsOf { data_parallel, trainer };
 dp::TrainerOptions options_from(OptionsOf kind, const nb::dict& arguments,
                                 const std::shared_ptr<ComputeThread>& thread);
 
+// Those of a DataParallel, with the argument `devices`, unless it is None.
+dp::DataParallelOptions parallel_options(const nb::object& devices, const nb::kwargs& arguments,
+                                         const std::shared_ptr<ComputeThread>& thread);
+
 // A line for each option, for help().
 std::string describe_options(OptionsOf kind);
 

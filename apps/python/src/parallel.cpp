@@ -44,12 +44,9 @@ dp::Batch batch_of(const Array& images, const Array& wanted) {
   return batch;
 }
 
-std::shared_ptr<Net> make(const dp::Model& model, nb::handle devices, const nb::kwargs& arguments) {
-  nb::dict all;
-  for (const auto& [name, value] : arguments) all[name] = value;
-  if (!devices.is_none()) all["devices"] = devices;
+std::shared_ptr<Net> make(const dp::Model& model, const nb::object& devices, const nb::kwargs& arguments) {
   const auto thread = std::make_shared<ComputeThread>();
-  const dp::DataParallelOptions options = options_from(OptionsOf::data_parallel, all, thread).parallel;
+  const dp::DataParallelOptions options = parallel_options(devices, arguments, thread);
   return std::make_shared<Net>(thread, make_on(thread, [&] { return new dp::DataParallel(model, options); }));
 }
 
@@ -278,12 +275,9 @@ void bind_parallel(nb::module_& m) {
       "of_trainer"_a = true, "The options of a Trainer, or of a DataParallel, a line each.");
   m.def(
       "measure_split",
-      [](const dp::Model& model, std::int64_t batch, nb::handle devices, const nb::kwargs& arguments) {
-        nb::dict all;
-        for (const auto& [name, value] : arguments) all[name] = value;
-        if (!devices.is_none()) all["devices"] = devices;
+      [](const dp::Model& model, std::int64_t batch, const nb::object& devices, const nb::kwargs& arguments) {
         const auto thread = std::make_shared<ComputeThread>();
-        const dp::DataParallelOptions options = options_from(OptionsOf::data_parallel, all, thread).parallel;
+        const dp::DataParallelOptions options = parallel_options(devices, arguments, thread);
         return thread->get([&] { return dp::measure_split(model, options, batch); });
       },
       "model"_a, "batch"_a, "devices"_a = nb::none(), "options"_a,

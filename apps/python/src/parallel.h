@@ -29,8 +29,8 @@ class Net : public ClosedAtExit {
   void run(Use&& use) {
     thread_->run([&] { use(**this); });
   }
-  // A batch must stay unchanged until the next call has returned, the images of forward() until backward() has. On CPUs its arrays are kept; GPUs may read them after
-  // the call, so they get a copy.
+  // A batch must stay unchanged until the next call has returned, the images of forward() until backward() has. On CPUs
+  // its arrays are kept. GPUs may read them after the call, so they get a copy.
   const dp::Batch& keep(dp::Batch batch);
   const dp::Tensor& keep_for_backward(const dp::Tensor& images);
 
