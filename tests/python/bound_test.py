@@ -42,15 +42,16 @@ class Bound(unittest.TestCase):
 
     def test_optimizers(self):
         optimizers = re.search(r"using Optimizer = std::variant<(.*?)>", header("optimizer.h"), re.DOTALL).group(1)
-        text = (BINDINGS / "src/optimizers.cpp").read_text()
+        text, imported = ((BINDINGS / file).read_text() for file in ("src/optimizers.cpp", "dp/__init__.py"))
         for name in optimizers.replace(",", " ").split():
             self.assertIn(f'(m, "{name}"', text)
+            self.assertIn(f"    {name},\n", imported)
 
     def test_data_sets(self):
         declared = header("dataset.h").split("namespace datasets")[1]
         sets = set(re.findall(r"^DatasetPair (\w+)\(", declared, re.MULTILINE))
-        text = (BINDINGS / "src/data.cpp").read_text()
-        self.assertEqual({name for name in sets if f'"{name}"' not in text}, set())
+        text, imported = ((BINDINGS / file).read_text() for file in ("src/data.cpp", "dp/datasets.py"))
+        self.assertEqual({name for name in sets if f'"{name}"' not in text or f"    {name},\n" not in imported}, set())
 
     def test_public_headers_only(self):
         for file in (BINDINGS / "src").iterdir():

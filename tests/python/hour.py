@@ -8,8 +8,6 @@ import numpy as np
 
 import dp
 
-EPOCHS = 40
-
 
 def shapes(count, seed):
     """Squares and crosses of three colours, six classes."""
@@ -46,22 +44,22 @@ def network():
 
 def train(folder):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's & makes programs ignore it
-    trainer = dp.Trainer(network(), data(), devices=["cpu", "cpu"], epochs=EPOCHS, batch_size=64, lr=0.1,
+    trainer = dp.Trainer(network(), data(), devices=["cpu", "cpu"], epochs=1000, batch_size=64, lr=0.1,
                          output_dir=folder, print_freq=20)
     try:
-        trainer.run(on_step=lambda report: pathlib.Path("started").touch())
+        trainer.run(on_step=lambda report: report.step > 20 and pathlib.Path("started").touch())
     except KeyboardInterrupt:
-        print(f"interrupted after {trainer.summary.steps} steps; saved in {trainer.summary.checkpoint}")
-        sys.exit(130 if trainer.summary.interrupted and trainer.summary.checkpoint else 1)
+        summary = trainer.summary
+        print(f"interrupted after {summary.steps} steps; saved in {summary.checkpoint}")
+        sys.exit(130 if summary.interrupted and summary.checkpoint else 1)
 
 
 def resume(folder):
-    trainer = dp.Trainer(network(), data(), devices=["cpu", "cpu"], resume=folder, output_dir=folder,
-                         epochs=EPOCHS // 4)
-    before = trainer.net.step_count
-    summary = trainer.run()
+    trainer = dp.Trainer(network(), data(), devices=["cpu", "cpu"], resume=folder, output_dir=folder, epochs=10)
+    steps = []
+    summary = trainer.run(on_step=lambda report: steps.append(report.step))
     print(summary)
-    assert before > 0, "the run did not continue"
+    assert steps[0] > 20, "the run did not continue"
     assert summary.end == "complete" and summary.top1 > 90, summary.to_json()
 
 

@@ -25,7 +25,6 @@ say "train, Ctrl-C"
 "$python" "$here/hour.py" train run &
 training=$!
 for ((i = 0; i < 600; ++i)); do [[ -e started ]] && break; sleep 0.1; done
-sleep 1
 kill -INT "$training"
 status=0
 wait "$training" || status=$?

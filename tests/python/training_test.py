@@ -1,5 +1,6 @@
 """Trainer: data sets, callbacks, Ctrl-C, resuming, progress."""
 
+import contextlib
 import io
 import os
 import pathlib
@@ -8,7 +9,9 @@ import struct
 import tempfile
 import threading
 import time
+import types
 import unittest
+import unittest.mock
 import zlib
 
 import numpy as np
@@ -362,6 +365,16 @@ class ProgressLines(unittest.TestCase):
         self.assertIn("\repoch 1  [12/12]", text)
         self.assertEqual(text.count("\n"), 2)  # one for each epoch
         self.assertTrue(text.endswith(("\n", "\r")), repr(text[-80:]))
+
+    def test_a_notebook_rewrites(self):
+        class ZMQInteractiveShell:  # the class of IPython's notebooks
+            pass
+
+        notebook = types.SimpleNamespace(get_ipython=ZMQInteractiveShell)
+        text = io.StringIO()
+        with unittest.mock.patch.dict("sys.modules", IPython=notebook), contextlib.redirect_stdout(text):
+            trainer().run()
+        self.assertIn("\repoch 1  [12/12]", text.getvalue())
 
 
 if __name__ == "__main__":

@@ -58,7 +58,9 @@ class Progress:
 
     def on_epoch(self, report: Any) -> None:
         """A line for the epoch, which stays."""
-        text = f"epoch {report.epoch}  train {_figures(report.train)}"
+        text = f"epoch {report.epoch}"
+        if report.train.samples:  # none if a resumed run continues at the end of an epoch
+            text += f"  train {_figures(report.train)}"
         if report.test is not None:
             text += f"  test {_figures(report.test.stats)}"
         if report.average is not None:

@@ -5,6 +5,10 @@ INSERTIONS = (
     (1, "engine/include/dp/model.h", "struct Relu {};", "@\nstruct Softsign {};  // x / (1 + |x|)"),
     (1, "engine/include/dp/model.h", "std::variant<Input,", "@ Softsign,"),
     (1, "engine/include/dp/model.h", "Node relu(Node x);", "@\n  Node softsign(Node x);"),
+    (1, "apps/python/src/builder.cpp", "void bind_elementwise(nb::class_<Builder>& builder) {", """\
+@
+  builder.def(
+      "softsign", [](Builder& self, Node x) { return (*self).softsign(x); }, "x"_a, "x / (1 + |x|).");"""),
     (1, "engine/base/model.cpp", "ModelBuilder::Node ModelBuilder::relu(Node x) {", """\
 ModelBuilder::Node ModelBuilder::softsign(Node x) {
   const Shape in = shape_of(x, "softsign");
