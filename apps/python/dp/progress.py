@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import shutil
 import sys
 from typing import Any, TextIO
 
@@ -33,9 +32,10 @@ class Progress:
         self._open = 0  # characters of the open line
 
     def _line(self, text: str, end: bool) -> None:
-        width = shutil.get_terminal_size().columns - 1
         if self._rewrite:
-            shown = text[:width]
+            from shutil import get_terminal_size  # slow to import
+
+            shown = text[: get_terminal_size().columns - 1]
             self._file.write("\r" + shown + " " * max(0, self._open - len(shown)) + ("\n" if end else ""))
             self._open = 0 if end else len(shown)
         else:

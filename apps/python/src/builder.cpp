@@ -83,8 +83,7 @@ void bind_convolutions(nb::class_<Builder>& builder) {
       "dilation"_a = dp::HW(1), "groups"_a = 1, "bias"_a = true, nb::kw_only(), "init"_a = "torch_default",
       "torch_bias"_a = false,
       "As torch.nn.Conv2d.\n\ninit: torch_default, kaiming_normal_fan_out, kaiming_normal_fan_in, normal_001, "
-      "normal_002 "
-      "or dirac; with the others the bias is zero, unless torch_bias is set.");
+      "normal_002 or dirac; with the others the bias is zero, unless torch_bias is set.");
   builder.def(
       "conv_transpose2d",
       [](Builder& self, const std::string& name, Node x, std::int64_t out_channels, dp::HW kernel_size, dp::HW stride,
@@ -111,8 +110,7 @@ void bind_convolutions(nb::class_<Builder>& builder) {
       },
       "name"_a, "x"_a, "out_features"_a, "bias"_a = true, nb::kw_only(), "init"_a = nb::none(), "torch_bias"_a = false,
       "As torch.nn.Linear, of (features).\n\ninit: of the weights, beside a bias of zeros: ('normal', 0.01), "
-      "('uniform', "
-      "limit) or ('constant', value).");
+      "('uniform', limit) or ('constant', value).");
   builder.def(
       "pointwise_linear",
       [](Builder& self, const std::string& name, Node x, std::int64_t out_features, bool bias,

@@ -36,7 +36,7 @@ using Named = std::vector<std::pair<std::string, dp::Tensor>>;
 // A tensor that shares the array's memory and keeps it alive.
 dp::Tensor tensor_of(const Array& array);
 // The same as float32, converted from other floats; class numbers as int32, converted from other integers; bytes.
-// Error(usage) for other types: bytes are not taken for numbers, nor the other way round.
+// Error(usage) for other types: bytes are not numbers here.
 dp::Tensor floats_of(const Array& array, const char* what);
 dp::Tensor labels_of(const Array& array);
 dp::Tensor bytes_of(const Array& array, const char* what);

@@ -234,8 +234,7 @@ void bind_dataset(nb::module_& m) {
         "weights"_a = nb::none(),
         "A data set of arrays, which are shared, not copied, if they are contiguous.\n\nimages: uint8, (N, C, H, W). "
         "labels: int32, (N). targets: instead of labels, float32, (N, outputs). mean, std: of x / 255, per channel. "
-        "weights: "
-        "factors of the loss, (N).");
+        "weights: factors of the loss, (N).");
 }
 
 void bind_datasets(nb::module_& m) {

@@ -90,8 +90,7 @@ void bind_steps(nb::class_<Net>& net) {
       },
       "images"_a,
       "Training-mode forward of (B, C, H, W). Returns the outputs of the whole batch, gathered on the master and "
-      "copied to "
-      "the host. The images must stay unchanged until backward() has returned.");
+      "copied to the host. The images must stay unchanged until backward() has returned.");
   net.def(
       "__call__", [](nb::handle self, nb::handle images) { return self.attr("forward")(images); }, "images"_a,
       "forward().");
@@ -125,8 +124,7 @@ void bind_steps(nb::class_<Net>& net) {
       },
       "images"_a, "labels"_a, "optimizer"_a,
       "One optimizer step on a global batch: mean loss, its gradient, update, broadcast.\n\nimages: (B, C, H, W) "
-      "float32. "
-      "labels: (B) class numbers, or targets (B, N).");
+      "float32. labels: (B) class numbers, or targets (B, N).");
   const auto evaluate = [](Net& self, const dp::Batch& batch) {
     const dp::Batch& kept = self.keep(batch);
     self.run([&](dp::DataParallel& own) { own.evaluate(kept); });
@@ -258,8 +256,7 @@ void bind_parallel(nb::module_& m) {
       "time. The work runs on threads of its own, without the interpreter lock.");
   net.def(nb::new_(&make), "model"_a, "devices"_a = nb::none(), "options"_a,
           "Makes one replica for each device, all with the same weights.\n\ndevices: 'cpu', 'cuda:0', or the number of "
-          "a GPU; "
-          "['cpu', 'cpu'] are two replicas. None: every GPU, or else two CPU replicas. options: see "
+          "a GPU; ['cpu', 'cpu'] are two replicas. None: every GPU, or else two CPU replicas. options: see "
           "dp.help_options('DataParallel').");
   bind_steps(net);
   bind_state(net);

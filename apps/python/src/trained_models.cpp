@@ -69,8 +69,7 @@ void bind_trained_model(nb::module_& m) {
       },
       "path"_a, "weights"_a = "automatic",
       "Reads a run folder, a checkpoint folder, or a file with weights that dp saved.\n\nweights: last_step, average, "
-      "or "
-      "automatic (their moving average, if there is one).");
+      "or automatic (their moving average, if there is one).");
   m.def("from_onnx", &from_onnx, "path"_a,
         "Reads a network that PyTorch exported to ONNX, with its weights. Warns of what differs from the file.");
   m.def(
