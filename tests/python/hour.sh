@@ -16,7 +16,7 @@ python=$work/venv/bin/python
   { say "skipped: pip cannot get nanobind"; exit 4; }
 begin=$SECONDS
 say "pip install ./apps/python"
-"$python" -m pip install -q "$source/apps/python"
+CMAKE_BUILD_PARALLEL_LEVEL=2 "$python" -m pip install -q "$source/apps/python"
 say "installed in $((SECONDS - begin)) s, $(du -sk venv/lib/python3*/site-packages/dp | cut -f1) KiB"
 "$python" -c 'import dp'  # compiles the files
 "$python" "$here/import_time.py"
