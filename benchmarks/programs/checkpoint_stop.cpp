@@ -1,12 +1,18 @@
-// How long a checkpoint stops the training loop: the copy of the state, beside the copy and the write to the disk, for
-// which --sync-checkpoints waits (docs/decisions/0078). Medians of several saves.
+// How long a checkpoint stops the training loop (docs/decisions/0078), beside a save that it waits for. Medians. One
+// round is: a step, a snapshot and a step while a thread copies, a save for which training waits, and steps while a
+// thread copies and writes. "call": snapshot() itself. "stop": the call, and by how much the step after it takes longer
+// than a step alone. "slowed": by how much all steps during a save take longer. "copy": a snapshot
+// and its copy, if nothing else runs.
 #include <dp/dp.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace {
@@ -20,26 +26,52 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-void measure(const std::string& name, const std::string& folder, int saves) {
+void measure(const std::string& name, const std::string& folder, int threads, std::int64_t batch, int saves) {
   const dp::models::Entry& entry = dp::models::find(name);
   const dp::Shape input = dp::datasets::find(entry.recipe.dataset).image;
-  dp::DataParallel net(entry.make(input, 10), {.devices = {dp::Device{}}});
-  const dp::DatasetPair data = dp::datasets::synthetic(input, 10, 8, 8);
-  dp::Loader loader(data.train, {.batch_size = 4});
-  for (const dp::Batch& batch : loader.epoch(0)) net.train_step(batch, dp::Sgd{.lr = 1e-4f, .momentum = 0.9f});
-  std::vector<double> copy, whole;
-  for (int i = 0; i <= saves; ++i) {
+  dp::DataParallel net(entry.make(input, 10), {.devices = {dp::Device{}}, .threads_per_replica = threads});
+  const dp::DatasetPair data = dp::datasets::synthetic(input, 10, batch, batch);
+  dp::Loader loader(data.train, {.batch_size = batch});
+  loader.start(0);
+  const dp::Batch& images = *loader.next();
+  const auto step = [&] {
     const auto begin = std::chrono::steady_clock::now();
-    dp::Checkpoint checkpoint;
-    checkpoint.state.model = name, checkpoint.state.dataset = "synthetic";
-    checkpoint.weights = net.weights(), checkpoint.optimizer = net.optimizer_state(), checkpoint.model = net.model();
+    net.train_step(images, dp::Sgd{.lr = 1e-4f, .momentum = 0.9f});
+    return seconds_since(begin);
+  };
+  step();
+  dp::Checkpoint checkpoint;
+  checkpoint.state.model = name, checkpoint.state.dataset = "synthetic", checkpoint.model = net.model();
+  const auto save = [&] { dp::save_checkpoint(folder + "/checkpoint", checkpoint); };
+  std::vector<double> alone, call, stop, copies, whole, slowed;
+  for (int i = 0; i <= saves; ++i) {
+    const double usual = step();
+    auto begin = std::chrono::steady_clock::now();
+    std::function<void()> copy = net.snapshot(checkpoint);
+    const double called = seconds_since(begin);
+    std::thread copying(copy);
+    const double stopped = called + step() - usual;
+    copying.join();
+    begin = std::chrono::steady_clock::now();
+    net.snapshot(checkpoint)();
     const double copied = seconds_since(begin);
-    dp::save_checkpoint(folder + "/checkpoint", checkpoint);
-    if (i == 0) continue;  // the first one warms up
-    copy.push_back(copied), whole.push_back(seconds_since(begin));
+    save();
+    const double saved = seconds_since(begin);
+    begin = std::chrono::steady_clock::now();
+    std::atomic<bool> written{false};
+    std::thread writing([&, fill = net.snapshot(checkpoint)] { fill(), save(), written = true; });
+    int steps = 0;
+    for (; !written; ++steps) step();
+    const double during = seconds_since(begin);
+    writing.join();
+    if (i == 0) continue;  // the first one allocates
+    alone.push_back(usual), call.push_back(called), stop.push_back(stopped), whole.push_back(saved);
+    copies.push_back(copied), slowed.push_back(during - steps * usual);
   }
-  std::printf("%-14s %10.1f %10.1f %9.1f %%\n", name.c_str(), 1e3 * median(copy), 1e3 * median(whole),
-              100 * median(copy) / median(whole));
+  std::printf("%-14s %7d %5lld %9.1f %8.2f %8.1f %8.1f %8.1f %8.1f %7.1f %%\n", name.c_str(), threads,
+              static_cast<long long>(batch), 1e3 * median(alone), 1e3 * median(call), 1e3 * median(stop),
+              1e3 * median(slowed), 1e3 * median(copies), 1e3 * median(whole), 100 * median(stop) / median(whole));
+  std::fflush(stdout);
 }
 
 }  // namespace
@@ -47,14 +79,20 @@ void measure(const std::string& name, const std::string& folder, int saves) {
 int main(int argc, char** argv) try {
   CLI::App app{"Time for which a checkpoint stops training"};
   std::string folder = std::filesystem::temp_directory_path();
-  int saves = 9;
+  int saves = 9, threads = 0;
   std::vector<std::string> models{"mnist_convnet", "resnet18", "resnet50"};
+  std::int64_t batch = 0;
   app.add_option("--folder", folder, "where the checkpoints are written")->capture_default_str();
   app.add_option("--saves", saves, "measured saves of each network")->capture_default_str();
   app.add_option("--models", models, "networks");
+  app.add_option("--threads", threads, "of training [one, and all cores]");
+  app.add_option("--batch", batch, "images of a step [64; resnet50: 4]");
   CLI11_PARSE(app, argc, argv);
-  std::printf("network          copy, ms  whole, ms  copy/whole\n");
-  for (const std::string& model : models) measure(model, folder, saves);
+  std::printf("network        threads batch  step, ms call, ms stop, ms slowed, ms copy, ms save, ms stop/save\n");
+  const int cores = static_cast<int>(std::thread::hardware_concurrency());
+  for (const std::string& model : models)
+    for (const int of_step : threads > 0 ? std::vector{threads} : std::vector{1, cores})
+      measure(model, folder, of_step, batch > 0 ? batch : model == "resnet50" ? 4 : 64, saves);
   std::filesystem::remove_all(folder + "/checkpoint");
   return 0;
 } catch (const std::exception& error) {

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -81,6 +82,11 @@ int FileOps::rename(const char* from, const char* to) { return ::rename(from, to
 int FileOps::exchange(const char* a, const char* b) { return ::renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE); }
 int FileOps::unlink(const char* path) { return ::unlink(path); }
 int FileOps::rmdir(const char* path) { return ::rmdir(path); }
+std::int64_t FileOps::free_bytes(const char* path) {
+  struct statvfs system {};
+  if (::statvfs(path, &system) != 0) return -1;
+  return static_cast<std::int64_t>(system.f_bavail * system.f_frsize);
+}
 
 namespace {
 FileOps system_ops;

@@ -63,6 +63,7 @@ class FileOps {
   virtual int exchange(const char* a, const char* b);  // renameat2(RENAME_EXCHANGE)
   virtual int unlink(const char* path);
   virtual int rmdir(const char* path);
+  virtual std::int64_t free_bytes(const char* path);  // of the file system, for this user: statvfs
 };
 
 FileOps& file_ops();

@@ -14,6 +14,7 @@
 #include "engine/optimizer/optimizer.h"
 #include "engine/parallel/data_parallel_state.h"
 #include "engine/state/loss_scale.h"
+#include "engine/state/snapshot.h"
 
 namespace dp {
 
@@ -213,6 +214,10 @@ void DataParallel::step(const Optimizer& optimizer) { state_->update(optimizer);
 
 std::vector<NamedTensor> DataParallel::weights() const { return state_->state_dict.weights(); }
 std::vector<NamedTensor> DataParallel::gradients() const { return state_->state_dict.gradients(); }
+std::function<void()> DataParallel::snapshot(Checkpoint& to) {
+  const auto copy = std::make_shared<engine::Snapshot>(state_->team, state_->state_dict, state_->optimizer, to);
+  return [copy] { copy->finish(); };
+}
 OptimizerState DataParallel::optimizer_state() const { return state_->optimizer.state(); }
 
 void DataParallel::set_weights(const std::vector<NamedTensor>& tensors) {

@@ -42,15 +42,18 @@ std::int64_t ReplicatedOptimizer::unreported_skipped() {
   return results.skipped_steps;
 }
 
+void ReplicatedOptimizer::describe(OptimizerState& to) {
+  to.optimizer = held_ ? name_of(*held_) : "";
+  to.updates = held_ ? updates_ - unreported_skipped() : 0;
+}
+
 OptimizerState ReplicatedOptimizer::state() {
   OptimizerState state;
-  if (!held_) return state;
-  state.optimizer = name_of(*held_);
+  describe(state);
   std::size_t slot = 0;
-  for (const std::string_view slot_name : slot_names(*held_))
+  for (const std::string_view slot_name : slots())
     for (auto& [name, tensor] : state_dict_.optimizer_slot(slot++))
       state.tensors.emplace_back(std::string(slot_name) + "." + name, std::move(tensor));
-  state.updates = updates_ - unreported_skipped();
   return state;
 }
 

@@ -23,6 +23,8 @@ class ReplicatedOptimizer {
   void reported_skipped(std::int64_t steps) { updates_ -= steps; }
 
   OptimizerState state();
+  void describe(OptimizerState& to);  // sets all but the tensors
+  std::vector<std::string_view> slots() const { return held_ ? slot_names(*held_) : std::vector<std::string_view>(); }
   // Error(data) for an unknown optimizer, slot or tensor; nothing is then changed. Returns as reserve() does. With a
   // process group, all ranks call this, and rank 0's state is used.
   bool set_state(const OptimizerState& state);

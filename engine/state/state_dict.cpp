@@ -51,17 +51,19 @@ StateDict::Tensors StateDict::weights() {
 }
 
 StateDict::Tensors StateDict::weights_of(Worker& first) {
-  Tensors parameters = export_entries(first, first.arenas.values(), /*factor=*/1);
-  const Model& model = setup_.stage(first.stage()).model;
-  if (model.buffers().empty()) return parameters;
-  Tensors buffers = export_buffers(first), all;
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    const int layer = model.parameters()[i].layer;
-    while (next < buffers.size() && model.buffers()[next].layer < layer) all.push_back(std::move(buffers[next++]));
-    all.push_back(std::move(parameters[i]));
-  }
-  while (next < buffers.size()) all.push_back(std::move(buffers[next++]));
+  Tensors all;
+  const ParameterTable& table = first.arenas.table();
+  const std::vector<ArenaPart> parts = value_parts(first);
+  for_each_weight(
+      setup_.stage(first.stage()).model,
+      [&](int entry) {
+        Tensor tensor(table.entry(entry).shape, table.type());
+        export_parameter(first.device, table, entry, parts, tensor);
+        all.emplace_back(table.entry(entry).name, std::move(tensor));
+      },
+      [&](const BufferSpec& spec) {
+        all.emplace_back(spec.name, buffer(first, spec, first.arenas.running_statistics()));
+      });
   return all;
 }
 
@@ -73,40 +75,64 @@ StateDict::Tensors StateDict::export_arena(Arena arena, std::size_t slot) {
   return tensors_of_stages([&](Worker& first) {
     const bool scaled = arena == Arena::gradient && setup_.scales_loss();
     const double factor = scaled ? 1.0 / static_cast<double>(first.arenas.read_scaler().last_scale) : 1.0;
-    const auto whole = assemble(first, arena, slot);
-    return export_entries(first, static_cast<const std::byte*>(whole->data()), factor);
+    const ParameterTable& table = first.arenas.table();
+    const std::vector<ArenaPart> parts = parts_of(first.stage(), arena, slot);
+    Tensors tensors;
+    for (int entry = 0; entry < static_cast<int>(table.entries().size()); ++entry) {
+      Tensor tensor(table.entry(entry).shape, table.type());
+      export_parameter(first.device, table, entry, parts, tensor);
+      if (factor != 1) multiply(tensor, factor);
+      tensors.emplace_back(table.entry(entry).name, std::move(tensor));
+    }
+    return tensors;
   });
 }
 
-StateDict::Tensors StateDict::export_entries(Worker& first, const std::byte* arena, double factor) {
-  Tensors tensors;
-  int index = 0;
-  for (const ParameterEntry& entry : first.arenas.table().entries()) {
-    Tensor tensor(entry.shape, first.arenas.table().type());
-    first.arenas.export_entry(index++, arena, tensor);
-    if (factor != 1) multiply(tensor, factor);
-    tensors.emplace_back(entry.name, std::move(tensor));
+void export_parameter(OpenDevice& device, const ParameterTable& table, int index, const std::vector<ArenaPart>& parts,
+                      Tensor& to) {
+  const ParameterEntry& entry = table.entry(index);
+  const std::int64_t end = entry.offset + entry.count;
+  const std::size_t element = size_of(table.type());
+  const auto bytes = [&](std::int64_t elements) { return static_cast<std::size_t>(elements) * element; };
+  for (const ArenaPart& part : parts)
+    if (part.near && part.range.begin <= entry.offset && end <= part.range.end)
+      return export_entry(device, entry, table.type(), part.data + bytes(entry.offset - part.range.begin), to);
+  const auto whole = device.context().allocate(bytes(entry.count));
+  for (const ArenaPart& part : parts) {
+    const std::int64_t from = std::max(part.range.begin, entry.offset), until = std::min(part.range.end, end);
+    if (from < until)
+      device.compute().copy(static_cast<std::byte*>(whole->data()) + bytes(from - entry.offset),
+                            part.data + bytes(from - part.range.begin), bytes(until - from));
   }
-  first.compute().synchronize();
-  return tensors;
+  export_entry(device, entry, table.type(), static_cast<const std::byte*>(whole->data()), to);
+}
+
+std::vector<ArenaPart> StateDict::value_parts(const Worker& first) const {
+  return {{{0, first.arenas.table().size()}, first.arenas.values(), true}};
+}
+
+std::vector<ArenaPart> StateDict::parts_of(int stage, Arena arena, std::size_t slot) const {
+  std::vector<ArenaPart> all;
+  for (int replica = 0; replica < team_.local_replica_count(); ++replica) {
+    const Worker& worker = *team_.workers[team_.worker_number(replica, stage)];
+    LocalOptimizer& optimizer = worker.gradient_sync->optimizer();
+    const bool near = replica == 0 || worker.context().host_accessible();
+    for (const LocalOptimizer::Part& part : optimizer.parts())
+      if (part.range.size() != 0)
+        all.push_back(
+            {part.range,
+             arena == Arena::gradient ? worker.arenas.gradient(part.range.begin) : optimizer.state(slot, part), near});
+    if (setup_.options.reduce == Reduce::all_reduce) break;  // every replica has the whole arena
+  }
+  return all;
 }
 
 std::unique_ptr<kernels::Buffer> StateDict::assemble(Worker& first, Arena arena, std::size_t slot) {
   auto whole = first.context().allocate(first.arenas.table().bytes());
-  auto* const to = static_cast<std::byte*>(whole->data());
   const std::size_t element = setup_.element_bytes();
-  for (int replica = 0; replica < team_.local_replica_count(); ++replica) {
-    const std::size_t number = team_.worker_number(replica, first.stage());
-    LocalOptimizer& optimizer = team_.workers[number]->gradient_sync->optimizer();
-    for (const LocalOptimizer::Part& part : optimizer.parts()) {
-      if (part.range.size() == 0) continue;
-      const std::size_t begin = static_cast<std::size_t>(part.range.begin) * element;
-      const std::byte* const from =
-          arena == Arena::gradient ? team_.workers[number]->arenas.gradients() + begin : optimizer.state(slot, part);
-      first.compute().copy(to + begin, from, static_cast<std::size_t>(part.range.size()) * element);
-    }
-    if (setup_.options.reduce == Reduce::all_reduce) break;  // every replica has the whole arena
-  }
+  for (const ArenaPart& part : parts_of(first.stage(), arena, slot))
+    first.compute().copy(static_cast<std::byte*>(whole->data()) + static_cast<std::size_t>(part.range.begin) * element,
+                         part.data, static_cast<std::size_t>(part.range.size()) * element);
   return whole;
 }
 
@@ -235,20 +261,15 @@ void StateDict::import_buffer(Worker& first, const BufferSpec& buffer, const Ten
   first.compute().synchronize();
 }
 
-StateDict::Tensors StateDict::export_buffers(Worker& first) {
-  const Stage& stage = setup_.stage(first.stage());
-  Tensors tensors;
-  for (const BufferSpec& buffer : stage.model.buffers()) {
-    Tensor tensor(buffer.shape, is_counter(buffer) ? DType::i64 : setup_.type());
-    if (is_counter(buffer)) {
-      *tensor.data<std::int64_t>() = batches_tracked_;
-    } else {
-      const std::size_t offset = static_cast<std::size_t>(place_of(stage.norms, buffer)) * setup_.element_bytes();
-      first.compute().download(tensor.raw(), first.arenas.running_statistics() + offset, tensor.bytes());
-    }
-    tensors.emplace_back(buffer.name, std::move(tensor));
+Tensor StateDict::buffer(Worker& first, const BufferSpec& buffer, const std::byte* statistics) const {
+  Tensor tensor(buffer.shape, is_counter(buffer) ? DType::i64 : setup_.type());
+  if (is_counter(buffer)) {
+    *tensor.data<std::int64_t>() = batches_tracked_;
+  } else {
+    const auto place = static_cast<std::size_t>(place_of(setup_.stage(first.stage()).norms, buffer));
+    first.compute().download(tensor.raw(), statistics + place * setup_.element_bytes(), tensor.bytes());
   }
-  return tensors;
+  return tensor;
 }
 
 }  // namespace dp::engine

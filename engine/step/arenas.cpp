@@ -117,17 +117,20 @@ void Arenas::import_entry(int index, const Tensor& from, std::byte* arena) {
 }
 
 void Arenas::export_entry(int index, const std::byte* arena, Tensor& to) {
-  kernels::Context& context = device_.context();
-  kernels::Stream& compute = device_.compute();
-  const ParameterEntry& entry = table_.entry(index);
+  engine::export_entry(device_, table_.entry(index), table_.type(), arena + bytes_of(table_.entry(index).offset), to);
+}
+
+void export_entry(OpenDevice& device, const ParameterEntry& entry, DType type, const std::byte* values, Tensor& to) {
+  kernels::Context& context = device.context();
   const kernels::TensorDesc plain{entry.stored, to.dtype(), context.plain_layout(entry.stored, to.dtype())};
-  const auto reorder = context.make_op(kernels::Reorder{{entry.stored, table_.type(), entry.layout}, plain});
-  const auto staged = context.allocate(std::max(to.bytes(), std::size_t{1}));
+  const auto reorder = context.make_op(kernels::Reorder{{entry.stored, type, entry.layout}, plain});
   const auto workspace = context.allocate(std::max(reorder->workspace_bytes(), std::size_t{1}));
-  const std::byte* values = arena + static_cast<std::size_t>(entry.offset) * size_of(table_.type());
-  kernels::run_op<kernels::Reorder>(*reorder, compute, {.src = const_cast<std::byte*>(values), .dst = staged->data()},
+  const auto staged = context.host_accessible() ? nullptr : context.allocate(std::max(to.bytes(), std::size_t{1}));
+  kernels::run_op<kernels::Reorder>(*reorder, device.compute(),
+                                    {.src = const_cast<std::byte*>(values), .dst = staged ? staged->data() : to.raw()},
                                     workspace->data());
-  compute.download(to.raw(), staged->data(), to.bytes());
+  if (staged) return device.compute().download(to.raw(), staged->data(), to.bytes());
+  device.compute().synchronize();
 }
 
 }  // namespace dp::engine

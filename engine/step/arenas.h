@@ -91,4 +91,7 @@ class Arenas {
   std::vector<std::pair<std::size_t, std::unique_ptr<kernels::Op>>> clear_statistic_;  // by AllGather::shard_bytes
 };
 
+// Copies a parameter whose elements begin at `values`, on this device, to row-major host memory. Waits for the stream.
+void export_entry(OpenDevice& device, const ParameterEntry& entry, DType type, const std::byte* values, Tensor& to);
+
 }  // namespace dp::engine

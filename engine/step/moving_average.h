@@ -24,6 +24,11 @@ class MovingAverage {
   void update();   // enqueues one update on the compute stream, with StepInputs::average_share of the step
   void swap();     // swaps the current values and the average; waits for the device
 
+  const std::byte* values() const { return static_cast<const std::byte*>(values_->data()); }
+  const std::byte* statistics() const {  // null without running statistics
+    return statistics_ ? static_cast<const std::byte*>(statistics_->data()) : nullptr;
+  }
+
   // These are called while no worker runs.
   double next_share() const;      // average_share of the next update: 1 - d
   void updated() { ++updates_; }  // a step has ended; a skipped one counts, because it updates the average too

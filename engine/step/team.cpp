@@ -22,6 +22,7 @@ Team::Team(const ModelSetup& model_setup) : setup(model_setup), pool(static_cast
 }
 
 Team::~Team() {
+  updates_held.wait(true);
   wait_before_destruction();
   watchdog_.reset();
   if (pool.failed()) wait_for_devices_after_failure();
@@ -61,6 +62,7 @@ void Team::wait_before_destruction() noexcept {
 }
 
 void Team::wait_for_all() {
+  updates_held.wait(true);
   on_workers([](Worker& worker) {
     if (worker.gradient_sync) worker.gradient_sync->wait_until_idle();
     worker.compute().synchronize();

@@ -4,6 +4,7 @@
 // With a pipeline, each stage of each replica has its own worker: stage s of replica r is number r * stages + s.
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -87,7 +88,7 @@ class Team {
       rethrow_cause();
     }
   }
-  void wait_for_all();  // until every device is idle
+  void wait_for_all();  // until every device is idle, and no snapshot is being copied
 
   // Call the next three once the workers exist.
 
@@ -114,6 +115,8 @@ class Team {
   void extend_row_numbers(std::int64_t rows);
 
   const ModelSetup& setup;
+  // While a snapshot is being copied, on another thread, updates wait.
+  std::atomic<bool> updates_held{false};
   WorkerPool pool;
   std::vector<std::unique_ptr<Worker>> workers;  // one per entry of options.devices
   // With a pipeline: the links between stages s and s + 1 of a replica have the number of the worker of

@@ -1,10 +1,10 @@
 #include "engine/train/checkpoint_writer.h"
 
-#include <memory>
 #include <system_error>
 #include <utility>
 
 #include "engine/train/start.h"
+#include "kernels/device/host/cores.h"
 
 namespace dp {
 
@@ -12,21 +12,28 @@ CheckpointWriter::~CheckpointWriter() {
   if (thread_.joinable()) thread_.join();
 }
 
-void CheckpointWriter::start(std::vector<std::string> folders, Checkpoint checkpoint) {
-  take(/*wait=*/true);
+void CheckpointWriter::start(std::vector<std::string> folders, std::function<void()> fill) {
   for (std::string& folder : folders) results_.push_back({std::move(folder), nullptr});
-  const auto snapshot = std::make_shared<const Checkpoint>(std::move(checkpoint));
   try {
-    thread_ = std::thread([this, snapshot] { write(*snapshot); });
+    thread_ = std::thread([this, fill] {
+      kernels::unpin_current_thread();
+      write(fill);
+    });
   } catch (const std::system_error&) {
-    write(*snapshot);
+    write(fill);
   }
 }
 
-void CheckpointWriter::write(const Checkpoint& checkpoint) {
+void CheckpointWriter::write(const std::function<void()>& fill) {
+  std::exception_ptr failure;
+  try {
+    fill();
+    require_finite(checkpoint_.weights);
+  } catch (...) {
+    failure = std::current_exception();
+  }
   for (Written& written : results_) try {
-      require_finite(checkpoint.weights);
-      save_checkpoint(written.folder, checkpoint);
+      if ((written.failure = failure) == nullptr) save_checkpoint(written.folder, checkpoint_);
     } catch (...) {
       written.failure = std::current_exception();
     }

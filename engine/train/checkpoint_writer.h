@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <exception>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,15 +24,19 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Writes the checkpoint to these folders, one after another. The result of the write before must have been taken. If
-  // no thread can be started, this call writes.
-  void start(std::vector<std::string> folders, Checkpoint checkpoint);
+  // The next checkpoint. Its tensors keep their memory from one to the next, which saves the time of new pages. The
+  // result of the write before must have been taken.
+  Checkpoint& next() { return checkpoint_; }
+  // Calls fill() and writes next() to these folders, one after another. If no thread can be started, this call does.
+  void start(std::vector<std::string> folders, std::function<void()> fill);
   // The results of start(), in order, once. `wait`: until they are there; otherwise an empty list if they are not.
   std::vector<Written> take(bool wait);
+  void free_memory() { checkpoint_ = {}; }  // of next()
 
  private:
-  void write(const Checkpoint& checkpoint);
+  void write(const std::function<void()>& fill);
 
+  Checkpoint checkpoint_;
   std::vector<Written> results_;
   std::atomic<bool> done_{false};
   std::thread thread_;

@@ -26,23 +26,24 @@ bool saves(const TrainerOptions& options, bool training) {
 
 }  // namespace
 
-// Every run copies the weights once, to compute their digest. A run that saves also copies the optimizer state and the
-// moving average for a checkpoint, and assembles each slot of the state in a buffer first. All copies use a staging
-// buffer of one tensor.
+std::size_t checkpoint_bytes(const Model& model, const TrainerOptions& options) {
+  const auto slots = static_cast<std::size_t>(engine::kind_of(options.optimizer).slot_count());
+  const std::size_t copies = 1 + slots + (options.parallel.ema_decay ? 1 : 0);
+  return copies * static_cast<std::size_t>(model.parameter_count()) * sizeof(float);
+}
+
+// Every run copies the weights once, to compute their digest. A run that saves keeps the tensors of a checkpoint from
+// one to the next. On CPUs, a tensor of the optimizer's state that several buckets or replicas hold is put together
+// first.
 std::size_t bytes_of_copies(const Model& model, const TrainerOptions& options, bool training) {
   const auto& devices = options.parallel.devices;
   const bool on_host = devices.empty() || devices.front().kind != DeviceKind::cuda;
-  std::size_t weights = 0, largest = 0;
-  for (const ParameterSpec& parameter : model.parameters()) {
-    const std::size_t bytes = static_cast<std::size_t>(parameter.shape.numel()) * sizeof(float);
-    weights += bytes, largest = std::max(largest, bytes);
-  }
-  const std::size_t staged = on_host ? taken(largest) : 0;
-  if (!saves(options, training)) return weights + staged;
-  const auto slots = static_cast<std::size_t>(engine::kind_of(options.optimizer).slot_count());
-  const std::size_t assembled = slots > 0 && on_host ? taken(weights) : 0;
-  const std::size_t average = options.parallel.ema_decay ? weights : 0;
-  return (1 + slots) * weights + std::max(assembled, average) + staged;
+  if (!saves(options, training)) return static_cast<std::size_t>(model.parameter_count()) * sizeof(float);
+  std::size_t largest = 0;
+  for (const ParameterSpec& parameter : model.parameters())
+    largest = std::max(largest, static_cast<std::size_t>(parameter.shape.numel()) * sizeof(float));
+  const bool assembles = on_host && engine::kind_of(options.optimizer).slot_count() > 0;
+  return checkpoint_bytes(model, options) + (assembles ? taken(largest) : 0);
 }
 
 namespace {

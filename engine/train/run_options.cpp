@@ -55,6 +55,45 @@ void add_training(Table& table) {
   table.include(engine::schedule_options(), &Options::schedule);
 }
 
+// "1,500steps,10m": every epoch, every 500 steps, and 10 minutes after the last save.
+void read_save_every(const std::string& text, Options& o) {
+  const auto refuse = [&] {
+    throw Error(ErrorCode::usage,
+                fmt::format("--save-every '{}' is not a number of epochs, or a list of numbers with a "
+                            "unit, up to {}: 500steps, 90s, 10m, 2h",
+                            text, kBillion));
+  };
+  std::int64_t epochs = 0, steps = 0, seconds = 0;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    std::int64_t count = 0;
+    const auto read = std::from_chars(text.data() + begin, text.data() + end, count);
+    const std::string_view unit(read.ptr, text.data() + end);
+    const std::int64_t factor = unit == "h" ? 3600 : unit == "m" ? 60 : 1;
+    const bool time = unit == "s" || unit == "m" || unit == "h";
+    std::int64_t& value = time ? seconds : unit == "steps" ? steps : epochs;
+    const bool known = time || unit == "steps" || unit.empty() || unit == "epochs";
+    if (read.ec != std::errc() || !known || value != 0 || count < (&value == &epochs ? 0 : 1) ||
+        count > kBillion / factor)
+      refuse();
+    value = count * factor;
+    begin = end + 1;
+  }
+  o.save_every_epochs = epochs, o.save_every_steps = steps, o.save_every_seconds = seconds;
+}
+
+std::string save_every_text(const Options& o) {
+  std::string text;
+  const auto add = [&](std::int64_t count, const char* unit) {
+    if (count != 0) text += fmt::format("{}{}{}", text.empty() ? "" : ",", count, unit);
+  };
+  add(o.save_every_epochs, "");
+  add(o.save_every_steps, "steps");
+  const std::int64_t seconds = o.save_every_seconds;
+  seconds % 3600 == 0 ? add(seconds / 3600, "h") : seconds % 60 == 0 ? add(seconds / 60, "m") : add(seconds, "s");
+  return text.empty() ? "0" : text;
+}
+
 void add_split(Table& table) {
   table.group("Data parallelism");
   table.add(
@@ -233,12 +272,14 @@ void add_checkpoints(Table& table) {
           "init-partial", accepts::flag(), [](auto& o) { return o.init.empty() ? nullptr : &o.init_partial; },
           "load the tensors of --init that fit, and list the others")
       .needs("--init FILE");
-  table.add("save-every", accepts::whole(0, kBillion), &Options::save_every_epochs,
-            "epochs between checkpoints; 0: only at the end");
-  table
-      .add("save-every-steps", accepts::whole(1, kBillion), &Options::save_every_steps,
-           "optimizer steps between additional checkpoints")
-      .unset_at_zero();
+  table.add(
+      "save-every", accepts::text("a number of epochs, or one with a unit such as 500steps or 10m"),
+      "between checkpoints: epochs (1), steps (500steps), time (90s, 10m, 2h), or several of them (1,10m); 0: only "
+      "at the end",
+      save_every_text, [](Options& o, const OptionValue& text) {
+        read_save_every(std::get<std::string>(text), o);
+        return true;
+      });
   table.add("checkpoint-hist", accepts::whole(0, 1 << 20), &Options::checkpoint_hist,
             "keep the latest N checkpoints as step-<number>");
   table.add("sync-checkpoints", accepts::flag(), &Options::sync_checkpoints,

@@ -11,7 +11,9 @@
 #include "data/augment/policies.h"
 #include "dp/error.h"
 #include "dp/shell.h"
+#include "engine/step/memory/memory_room.h"
 #include "engine/train/data_identity.h"
+#include "engine/train/host_memory.h"
 #include "engine/train/passes.h"
 #include "engine/train/record/records.h"
 #include "engine/train/record/run_config.h"
@@ -122,6 +124,7 @@ RunSummary TrainingRun::execute() {
 
 RunSummary TrainingRun::conclude() {
   list_bad_images();
+  writer_.free_memory();  // the digest of the weights takes as much
   RunSummary result = summary();
   const std::string text = to_json(result) + "\n";
   if (folder_.writes()) {
@@ -167,6 +170,7 @@ void TrainingRun::report_kept() const {
 
 void TrainingRun::train() {
   interrupted_ = stop_.asked_now();  // planning may have taken long
+  saved_at_ = meter_.now();
   if (finished() && !interrupted_)
     notices_.tell(fmt::format("nothing is left to train: the run is at step {}, after {} of {} epochs", state_.step,
                               state_.epoch, std::max(state_.epoch, options_.epochs)));
@@ -190,7 +194,8 @@ void TrainingRun::train() {
     }
     if (state_.batch_in_epoch == batches_) ++state_.epoch, state_.batch_in_epoch = 0;
     const bool due = (options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0) ||
-                     (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0);
+                     (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0) ||
+                     time_to_save(/*reported=*/true);
     std::vector<std::string> names;
     if (evaluates && last_eval_->best) names.emplace_back("best");
     if (due && !finished())
@@ -238,8 +243,10 @@ void TrainingRun::train_epoch() {
       collect();
       meter_.end_warmup();
     }
-    if (last || (options_.print_freq > 0 && (state_.batch_in_epoch - 1) % options_.print_freq == 0)) report();
-    if (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0 && !last)
+    const bool reports = last || (options_.print_freq > 0 && (state_.batch_in_epoch - 1) % options_.print_freq == 0);
+    if (reports) report();
+    if (!last && ((options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0) ||
+                  time_to_save(/*reported=*/reports)))
       save(last_names(options_, state_.step), /*must=*/false);
     take_written(/*wait=*/false, /*must=*/false);
     ended_ = group_ == nullptr && finish_.here();
@@ -425,6 +432,23 @@ void TrainingRun::report() {
   meter_.mark();
 }
 
+bool TrainingRun::time_to_save(bool reported) {
+  if (options_.save_every_seconds == 0 || !writes_ || (group_ != nullptr && !reported)) return false;
+  const bool due = meter_.now() - saved_at_ >= std::chrono::seconds(options_.save_every_seconds);
+  return group_ == nullptr ? due : group_->from_first(due ? "1" : "0") == "1";
+}
+
+void TrainingRun::check_space() {
+  const std::int64_t free = file_ops().free_bytes(folder_.path().c_str());
+  const std::size_t bytes = checkpoint_bytes(net_.model(), options_);
+  if (free < 0 || static_cast<std::size_t>(free) / 2 >= bytes) return;
+  notices_.warn(
+      fmt::format("the disk of '{}' has room for {} further checkpoint: {} are free, and one takes {}; free "
+                  "some space",
+                  folder_.path(), static_cast<std::size_t>(free) < bytes ? "no" : "only one",
+                  engine::in_units(static_cast<std::size_t>(free)), engine::in_units(bytes)));
+}
+
 void TrainingRun::save(const std::vector<std::string>& names, bool must) {
   if (!writes_ || names.empty()) return;
   settle(/*must=*/false);
@@ -433,22 +457,20 @@ void TrainingRun::save(const std::vector<std::string>& names, bool must) {
   meter_.pause();
   try {
     state_.loss_scale = net_.loss_scale();
-    Checkpoint checkpoint{state_,
-                          net_.weights(),
-                          net_.optimizer_state(),
-                          options_.parallel.ema_decay ? net_.average_weights() : NamedTensors{},
-                          net_.average_updates(),
-                          net_.model(),
-                          preprocessing_of(test_.dataset())};
+    Checkpoint& checkpoint = writer_.next();
+    checkpoint.state = state_;
+    if (!checkpoint.model)
+      checkpoint.model = net_.model(), checkpoint.preprocessing = preprocessing_of(test_.dataset());
+    std::function<void()> copy = net_.snapshot(checkpoint);
     std::vector<std::string> folders;
     for (const std::string& name : names) folders.push_back(folder_.checkpoint(name));
-    if (folder_.writes()) writer_.start(std::move(folders), std::move(checkpoint));
+    if (folder_.writes()) writer_.start(std::move(folders), std::move(copy));
   } catch (const Error&) {
     cannot_save_ = true;
     throw;
   }
   in_flight_ = true;
-  if (std::ranges::count(names, "last") > 0) unsaved_ = false;
+  if (std::ranges::count(names, "last") > 0) unsaved_ = false, saved_at_ = meter_.now();
   if (must || options_.sync_checkpoints) settle(must);
   if (was_running) meter_.run();
 }
@@ -472,6 +494,7 @@ void TrainingRun::take_written(bool wait, bool must) {
     }
   }
   if (!saved.empty() && options_.checkpoint_hist > 0) folder_.keep_newest(options_.checkpoint_hist);
+  if (!written.empty()) check_space();
   if (last_failed_) unsaved_ = true;
   for (const std::string& folder : saved)
     if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(folder);

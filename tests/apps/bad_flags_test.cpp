@@ -65,6 +65,12 @@ TEST_CASE("invalid numbers on the command line are rejected") {
       {{"-j", "0"}, 2, {"--workers"}},
       {{"--print-freq", "0"}, 2, {"--print-freq"}},
       {{"--save-every", "-1"}, 2, {"--save-every"}},
+      {{"--save-every", ""}, 2, {"--save-every"}},
+      {{"--save-every", "10x"}, 2, {"--save-every '10x'", "500steps"}},
+      {{"--save-every", "0steps"}, 2, {"--save-every"}},
+      {{"--save-every", "5m,9m"}, 2, {"--save-every"}},
+      {{"--save-every", "1,"}, 2, {"--save-every"}},
+      {{"--save-every", "1000000000h"}, 2, {"--save-every"}},
       {{"--threads-per-replica", "-1"}, 2, {"--threads-per-replica"}},
       {{"--replicas-per-device", "0"}, 2, {"--replicas-per-device"}},
   });

@@ -22,8 +22,8 @@ namespace fs = std::filesystem;
 using namespace dp::test;
 
 Words run_of(const Words& engine, const Words& more) {
-  return Words{"--dataset",    "mnist", "--data-path",        ".", "--model",        "mlp", "-b", "16", "-p", "1",
-               "--output-dir", "run",   "--save-every-steps", "1", "--deterministic"} +
+  return Words{"--dataset",    "mnist", "--data-path",  ".",        "--model",        "mlp", "-b", "16", "-p", "1",
+               "--output-dir", "run",   "--save-every", "1,1steps", "--deterministic"} +
          engine + more;
 }
 

@@ -22,6 +22,7 @@ struct Setting {
   std::string model;
   int steps;
   std::vector<std::string> more;
+  std::string save_every = "1,2steps";
 };
 
 std::vector<std::string> arguments(const Setting& setting, const std::string& output, int replicas, bool resume) {
@@ -37,8 +38,8 @@ std::vector<std::string> arguments(const Setting& setting, const std::string& ou
                                "0.9",
                                "--logical-shards",
                                "4",
-                               "--save-every-steps",
-                               "2",
+                               "--save-every",
+                               setting.save_every,
                                "--checkpoint-hist",
                                "2",
                                "--quiet"};
@@ -60,6 +61,14 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
+// Whether a save was killed: its temporary folder is left.
+bool was_saving(const fs::path& run) {
+  std::error_code none;
+  for (const fs::directory_entry& entry : fs::directory_iterator(run / "checkpoints", none))
+    if (entry.path().filename().string().starts_with('.')) return true;
+  return false;
+}
+
 // Kills `kills` runs during training, at random moments. A run that has reached its last step stalls there until it is
 // killed. Then it is completed and compared, and a new run starts.
 void check_killed_runs(const Setting& setting, int kills) {
@@ -79,7 +88,7 @@ void check_killed_runs(const Setting& setting, int kills) {
   });
   std::mt19937 random(7);
   const std::vector<int> replicas{1, 2, 4};
-  int run = 0;
+  int run = 0, saving = 0;
   const auto folder = [&] { return "killed-" + std::to_string(run); };
   const auto complete = [&] {
     const Outcome last = run_dp_train(arguments(setting, folder(), 4, true), temp.path());
@@ -102,9 +111,11 @@ void check_killed_runs(const Setting& setting, int kills) {
     const Outcome outcome = program.wait();
     INFO("kill " << kill << ": " << outcome.err);
     REQUIRE(outcome.signal == SIGKILL);
+    saving += was_saving(fs::path(temp.path()) / folder());
     if (fs::exists(gate + ".0")) complete(), ++run;
   }
   complete();
+  WARN(kills << " kills, " << saving << " of them during a save; " << run + 1 << " runs completed");
 }
 
 }  // namespace
@@ -115,4 +126,9 @@ TEST_CASE("runs killed at twenty moments and resumed on other numbers of replica
 
 TEST_CASE("ResNet18 with synchronised statistics ends with the same bits after kills and resumes") {
   check_killed_runs({"resnet18", 8, {"--bn", "sync", "--model-ema", "--model-ema-decay", "0.9"}}, 4);
+}
+
+// Takes ten minutes or more: test_apps_slow "[kills]".
+TEST_CASE("runs killed a thousand times, most of them during a save, end with the same bits", "[.][kills]") {
+  check_killed_runs({"mlp", 300, {"--model-ema"}, "1steps"}, 1000);
 }

@@ -221,8 +221,8 @@ TEST_CASE("a run that is killed in the middle of a step, twice, resumes from its
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
   const auto run = [&](const char* folder) {  // what is saved at the kill is known only if the run waits for writes
-    return tiny({"--epochs", "5", "--save-every", "0", "--save-every-steps", "3", "--sync-checkpoints", "--output-dir",
-                 folder, "--resume", "auto"});
+    return tiny(
+        {"--epochs", "5", "--save-every", "3steps", "--sync-checkpoints", "--output-dir", folder, "--resume", "auto"});
   };
   REQUIRE(run_dp_train(run("whole"), temp.path()).code == 0);
   const auto saved = [&] {
@@ -284,9 +284,9 @@ TEST_CASE("a closed stdout does not end a run") {
 TEST_CASE("NaN ends the program with its own exit code") {
   const TemporaryFolder temp;
   write_tiny_mnist(temp.path());
-  const Outcome outcome =
-      Program(tiny({"--output-dir", "run", "--save-every-steps", "1"}), temp.path(), {"DP_FAIL=nan:forward:dev1:step3"})
-          .wait();
+  const Outcome outcome = Program(tiny({"--output-dir", "run", "--save-every", "1,1steps"}), temp.path(),
+                                  {"DP_FAIL=nan:forward:dev1:step3"})
+                              .wait();
   CHECK(outcome.code == 5);
   CHECK(outcome.err.find("run/checkpoints/last") != std::string::npos);
 }

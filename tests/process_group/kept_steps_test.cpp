@@ -5,6 +5,7 @@
 #include "dp/checkpoint.h"
 #include "dp/dp.h"
 #include "process_group/group_ranks.h"
+#include "support/fake_time.h"
 #include "support/spoiled_dataset.h"
 #include "support/temporary_folder.h"
 #include "support/training.h"
@@ -113,4 +114,23 @@ TEST_CASE("ddp: an exception of a callback of rank 0 ends all ranks, with the fi
   });
   CHECK(load_checkpoint(folder + "/checkpoints/last").state.step == 1);
   CHECK(train_in(folder) == whole);
+}
+
+TEST_CASE("ddp: the time between saves is that of rank 0, and counts where the ranks report") {
+  const TemporaryFolder temp;
+  TimeOfRates time;
+  all_ranks(2, [&](const auto& group) {
+    TrainerOptions options = options_in(temp.path(), group);
+    options.save_every_seconds = 25;
+    options.checkpoint_hist = 9;
+    options.print_freq = 2;
+    TrainerCallbacks callbacks;
+    callbacks.on_step = [&](const StepReport&) { time.pass(group->leads() ? 10 : 0); };
+    Trainer(linear(), {data_of(64), data_of(300)}, options).run(callbacks);
+  });
+  for (int step = 1; step <= 16; ++step) {
+    INFO("step " << step);
+    const bool due = step == 5 || step == 9 || step == 15 || step == 16;
+    CHECK(std::filesystem::exists(temp / ("checkpoints/step-" + std::to_string(step))) == due);
+  }
 }

@@ -39,7 +39,7 @@ TEST_CASE("a rank killed at twenty random moments ends all ranks, and the other 
   for (int attempt = 0; attempt < 60 && killed < 20; ++attempt) {
     const bool ddp = attempt % 3 != 2;
     const int replicas = 1 + attempt % 4;
-    Words arguments = short_run(folder.path() + "/run") + Words{"--save-every-steps", "1", "--resume", "auto"} +
+    Words arguments = short_run(folder.path() + "/run") + Words{"--save-every", "1,1steps", "--resume", "auto"} +
                       Words{"--cpu", std::to_string(ddp ? std::max(2, replicas) : replicas)};
     value_of(arguments, "--max-steps") = value_of(arguments, "--epochs") = "1000000";
     value_of(arguments, "--engine") = ddp ? "ddp" : "dp";

@@ -137,8 +137,7 @@ const std::map<std::string, Trial> kTrials{
     {"`register_comm_hook(None, bf16_compress_hook)`; FSDP's `MixedPrecision(reduce_dtype=torch.bfloat16)`",
      {kTwoRanks + "--reduce-dtype bfloat16", trains("--cpu 2 --reduce-dtype bfloat16")}},
     {"`torch.autocast(\"cuda\", torch.bfloat16)`; with `torch.float16` and `GradScaler`", {""}},
-    {"`if rank == 0: torch.save(...)`",
-     {kTwoRanks + "--save-every 1 --save-every-steps 1"}},  // train() sets --output-dir
+    {"`if rank == 0: torch.save(...)`", {kTwoRanks + "--save-every 1,1steps"}},  // train() sets --output-dir
     {"`all_reduce` of the validation counts", {kTwoRanks}},
     {"`horovodrun -np 4 python train.py`, `mpirun -np 4 python train.py`", {"", started_by_mpirun}},
     {"`hvd.init(); hvd.rank(); hvd.size()`", {"", a_world_of_mpi}},

@@ -6,6 +6,8 @@
 #include <condition_variable>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 #include <stdexcept>
 #include <string>
@@ -86,6 +88,36 @@ TEST_CASE("a run trains on while a checkpoint is written, and the checkpoint has
   CHECK(saved_step(temp) == 21);
   CHECK(weights_sha256(load_checkpoint(temp / "checkpoints/last").weights) == summary.weights_sha256);
   CHECK(summary.weights_sha256 == tiny_run(tiny_options()).weights_sha256);
+}
+
+TEST_CASE("the tensors of a checkpoint have the same bytes, whether or not the run waits for the write") {
+  const auto run = [](const TemporaryFolder& temp, bool sync) {
+    TrainerOptions options = tiny_options(temp.path());
+    options.optimizer = AdamW{.lr = 0.01f};
+    options.parallel.ema_decay = 0.9;
+    options.save_every_steps = 2;
+    options.checkpoint_hist = 99;
+    options.sync_checkpoints = sync;
+    tiny_run(options);
+  };
+  const TemporaryFolder with, without;
+  run(with, true);
+  run(without, false);
+  const auto bytes = [](const std::string& file) {
+    std::ifstream in(file, std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(in), {});
+  };
+  int compared = 0;
+  for (const fs::directory_entry& folder : fs::directory_iterator(with / "checkpoints"))
+    for (const char* const file : {"/model.safetensors", "/optimizer.safetensors", "/ema.safetensors"}) {
+      const std::string name = folder.path().filename().string() + file;
+      INFO(name);
+      const std::string has = bytes(with / ("checkpoints/" + name));
+      CHECK_FALSE(has.empty());
+      CHECK(has == bytes(without / ("checkpoints/" + name)));
+      ++compared;
+    }
+  CHECK(compared >= 3 * 12);  // `last`, and those of steps 2, 4, ... 20, and 21
 }
 
 TEST_CASE("a write that fails beside training is a notice, and the next save replaces the checkpoint") {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@
 #include "dp/tensor.h"
 
 namespace dp {
+
+struct Checkpoint;  // dp/checkpoint.h
 
 // What a model computed for evaluated samples; row r belongs to samples[r].
 struct EvaluatedLogits {
@@ -92,6 +95,11 @@ class DataParallel {
   std::vector<std::pair<std::string, Tensor>> weights() const;
   std::vector<std::pair<std::string, Tensor>> gradients() const;  // reduced, of the last backward
   OptimizerState optimizer_state() const;
+  // What a checkpoint needs of these, copied while training goes on: weights, optimizer, average, average_updates. Call
+  // it between steps, on every rank. The function that it returns copies into `to`, once, on any thread of rank 0; the
+  // next update waits until it has returned or been destroyed. `to` must not change meanwhile. A further call with the
+  // same `to` uses its memory again.
+  std::function<void()> snapshot(Checkpoint& to);
   // Tensors that are not named keep their values; other float and integer types are converted (Tensor::to). Error(data)
   // names a tensor with an unknown name or a wrong shape. For names and shapes of other programs: fit_weights(). New
   // weights restart the moving average. Every rank calls these; rank 0's tensors are used.

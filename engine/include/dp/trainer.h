@@ -74,8 +74,9 @@ struct TrainerOptions {
   std::string output_dir{};            // folder of the run; empty: nothing is written
   std::int64_t save_every_epochs = 1;  // 0: only at the end. `best` is saved whenever it improves
   std::int64_t save_every_steps = 0;   // 0: off
-  // A run goes on while a checkpoint is written; it waits only for the copy of its state. One is written at a time.
-  // true: the run waits for the write too.
+  // Seconds since the last save of `last`; 0: off. With several ranks it is compared where progress is printed.
+  std::int64_t save_every_seconds = 0;
+  // A run goes on while a checkpoint is written. One is written at a time. true: the run waits for the write.
   bool sync_checkpoints = false;
   int checkpoint_hist = 0;  // number of latest checkpoints to keep as step-N, besides `last` and `best`
   std::string resume{};     // a checkpoint folder, a run folder, or "auto" (the newest in output_dir, if any)

@@ -300,6 +300,9 @@ ThreadKeeper::ThreadKeeper() {
   if (saved_ == nullptr) of_this_thread = saved_ = std::make_shared<Saved>();
 }
 
+WithoutTeam::WithoutTeam() : threads_(omp_get_max_threads()) { omp_set_num_threads(1); }
+WithoutTeam::~WithoutTeam() { omp_set_num_threads(threads_); }
+
 void unpin_current_thread() { Mask(usable_cores()).apply(); }
 
 }  // namespace dp::kernels

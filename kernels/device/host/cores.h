@@ -63,6 +63,18 @@ class ThreadKeeper {
   std::shared_ptr<Saved> saved_;
 };
 
+// While it exists, the calling thread runs the ops that it makes without a team.
+class WithoutTeam {
+ public:
+  WithoutTeam();
+  ~WithoutTeam();
+  WithoutTeam(const WithoutTeam&) = delete;
+  WithoutTeam& operator=(const WithoutTeam&) = delete;
+
+ private:
+  const int threads_;
+};
+
 // Lets the calling thread run on all usable cores. Threads inherit the mask of their creator, hence loader and helper
 // threads call this first.
 void unpin_current_thread();

@@ -106,10 +106,10 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
   [[maybe_unused]] auto [epochs, max_steps, batch_size, optimizer, schedule, parallel, measure_split, shuffle, augment,
                          augmentation, drop_last, balanced_sampling, repeats, mixup_alpha, cutmix_alpha, class_weights,
                          balance_classes, sample_weights, metrics, workers, images_on, dataset_name, output_dir,
-                         save_every_epochs, save_every_steps, sync_checkpoints, checkpoint_hist, resume, init,
-                         first_weights, init_partial, classes_by_position, summary_file, trace_file, profile, dry_run, print_freq,
-                         eval_every, test_augmentation, patience, record, program, resumed_with, given_by, stop, finish,
-                         unsaved] = dp::TrainerOptions{};
+                         save_every_epochs, save_every_steps, save_every_seconds, sync_checkpoints, checkpoint_hist,
+                         resume, init, first_weights, init_partial, classes_by_position, summary_file, trace_file,
+                         profile, dry_run, print_freq, eval_every, test_augmentation, patience, record, program,
+                         resumed_with, given_by, stop, finish, unsaved] = dp::TrainerOptions{};
   [[maybe_unused]] auto [devices, group, reduce, reduce_dtype, comm, loss, split, split_weights, bucket_bytes,
                          threads_per_replica, pin_threads, hurried, seed, deterministic, exact_convolutions, tf32,
                          autotune, graphs, logical_shards, pipeline, batch_norm, fold_norms, parameter_groups, amp,
@@ -156,7 +156,6 @@ TEST_CASE("every member of the trainer's and the engine's options is set by an o
                              "--dataset",
                              "--output-dir",
                              "--save-every",
-                             "--save-every-steps",
                              "--checkpoint-hist",
                              "--sync-checkpoints",
                              "--resume",
