@@ -55,6 +55,7 @@ std::vector<std::string> said_of_space(const std::vector<double>& room) {
   const TemporaryFolder temp;
   TrainerOptions options = tiny_options(temp.path());
   options.sync_checkpoints = true;
+  options.eval_every = 0;  // no checkpoint `best`
   const auto size = static_cast<double>(checkpoint_bytes(tiny_model(), options));
   FreeSpace space;
   const ScopedFileOps scoped(space);
