@@ -49,16 +49,23 @@ void warn(const std::string& text) {
   if (!text.empty()) std::fprintf(stderr, "%s: warning: %s\n", program().name.c_str(), dp::printable(text).c_str());
 }
 
-// A run that began with an ONNX file resumes from its checkpoints, which describe the network. The file may be gone.
-void use_recorded_network(const Command& command, const std::vector<dp::RecordedOption>& recorded) {
+// A run that began with an ONNX file resumes with the network of its checkpoint, which rank 0 reads. The file may be gone.
+void use_recorded_network(const Command& command, const std::vector<dp::RecordedOption>& recorded,
+                          dp::ProcessGroup* group) {
   const auto model = std::ranges::find(recorded, "model", &dp::RecordedOption::name);
   if (model == recorded.end() || model->texts.size() != 1 || !model->texts[0].ends_with(".onnx")) return;
-  const std::string& path = model->texts[0];
   const bool chosen = command.trainer.resume == "auto";
-  try {
-    dp::models::use_network(path, dp::read_trained_model(chosen ? named_folder(command) : command.trainer.resume));
-  } catch (const dp::Error&) {  // the file is read instead
+  std::string network;
+  if (group == nullptr || group->leads()) {
+    if (group != nullptr) group->busy(true);
+    try {
+      network = dp::to_json(dp::read_trained_model(chosen ? named_folder(command) : command.trainer.resume).model);
+    } catch (const dp::Error&) {  // every rank reads the file instead
+    }
+    if (group != nullptr) group->busy(false);
   }
+  if (group != nullptr) network = group->from_first(network);
+  if (!network.empty()) dp::models::use_network(model->texts[0], {.model = dp::model_from_json(network)});
 }
 
 // The command, with the options of the run that it resumes. Rank 0 reads them.
@@ -73,7 +80,7 @@ Command with_recorded_options(const Command& command, const std::shared_ptr<dp::
   if (group) config = group->from_first(config);
   if (config.empty()) return complete(command, {});
   const std::vector<dp::RecordedOption> recorded = dp::recorded_options(config);
-  if (!group || group->leads()) use_recorded_network(command, recorded);
+  use_recorded_network(command, recorded, group.get());
   return complete(command, recorded);
 }
 

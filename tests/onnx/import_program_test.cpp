@@ -64,6 +64,10 @@ TEST_CASE("a run from an ONNX file is resumed and exported without the file") {
   CHECK(equal);
   CHECK(run_dp_train({"export", "run", "-o", "again.onnx"}, temp.path()).code == 0);
   CHECK(read_onnx(temp / "again.onnx").network.model.parameters().size() == 4);
+  const Outcome ranks =
+      run_dp_train({"--resume", "run", "--max-steps", "6", "--cpu", "2", "--engine", "ddp", "--quiet"}, temp.path());
+  INFO(ranks.err);
+  CHECK(ranks.code == 0);
 }
 
 TEST_CASE("the run folder of an ONNX file has the name of the file") {
