@@ -1,5 +1,6 @@
-// ONNX files as networks. Each node of the graph becomes a term (import_graph.h); the layers of the terms that the
-// output needs are built behind that.
+// An ONNX file as a network, in two passes. The first makes a term of each node of the graph: the shape of the tensor
+// that the node computes, and which layer computes it (import_graph.h). The second builds the layers that the output
+// needs.
 #include "engine/onnx/import.h"
 
 #include <algorithm>
@@ -15,7 +16,8 @@ namespace {
 
 using namespace importing;
 
-// Shapes are computed with this batch size if that of the file is dynamic. No dimension of a network should equal it.
+// Shapes are computed with this batch size if the file leaves it open. A first dimension of this size is taken for the
+// batch, so it is a number that other dimensions rarely have.
 constexpr std::int64_t kSomeBatch = 13;
 
 std::string label_of(const onnx::NodeProto& node) {
@@ -24,12 +26,12 @@ std::string label_of(const onnx::NodeProto& node) {
          in_quotes(node.domain().empty() ? node.op_type() : node.domain() + "::" + node.op_type()) + ")";
 }
 
-// Runs `work` for a node: errors name it.
+// Returns work(). An error begins with the name of the node; null: without a name.
 template <typename Work>
 auto at_node(const onnx::NodeProto* node, const Work& work) {
   try {
     return work();
-  } catch (const std::out_of_range&) {  // of the inputs of a node
+  } catch (const std::out_of_range&) {  // from at() on the inputs of the node
     throw Error(ErrorCode::data, (node == nullptr ? "" : label_of(*node) + ": ") + "lacks an input");
   } catch (const Error& error) {
     if (node == nullptr) throw Error(ErrorCode::data, error.what());
@@ -50,7 +52,8 @@ class Importer {
   }
 
  private:
-  // The limit for computed elements: a few times those of the file, for transposed copies and the weights of layers.
+  // How many numbers may be computed from the file: four times those of its weights, which are copied, transposed and
+  // converted, and 2^22 more.
   static std::int64_t most_constants(const onnx::ModelProto& model) {
     std::int64_t count = 1 << 22;
     for (const auto& tensor : model.graph().initializer()) {
@@ -117,7 +120,7 @@ class Importer {
     define(input.name(), graph_.add(std::move(term)));
   }
 
-  // The nodes that the output depends on, in their order. Error(data) for a cycle, or a tensor that no node gives.
+  // The nodes that the output depends on, in the order of the file.
   std::vector<const onnx::NodeProto*> needed_nodes() {
     if (file_.output_size() != 1)
       refuse("has " + std::to_string(file_.output_size()) + " outputs; only one is accepted");
@@ -176,7 +179,7 @@ class Importer {
     return call.without_layer({});
   }
 
-  // The term of the output, before a softmax at the end.
+  // The term of the output. If the last operator is a softmax, the term before it.
   int output_term() {
     const std::string& name = file_.output(0).name();
     const auto found = graph_.values.find(name);
@@ -230,7 +233,7 @@ class Importer {
     return node;
   }
 
-  // Compares the shape of the layers' result with the graph.
+  // Error(data) unless the layers give the shape that the first pass computed.
   static void check_shape(const Shape& given, const Term& term) {
     Dims dims(term.dims.begin() + 1, term.dims.end());
     if (term.layout == Layout::channels_last) dims = {dims[2], dims[0], dims[1]};
@@ -240,7 +243,8 @@ class Importer {
              dp::to_string(given));
   }
 
-  // The values of every parameter and buffer.
+  // Adds a tensor for every parameter and buffer of the network. Those without values in the file, such as the number of
+  // batches of a normalisation, have the values that PyTorch begins with.
   void add_weights(Builder& net, TrainedModel& network) {
     std::set<std::string> names;
     std::set<const Constant*> used, shared;
@@ -272,7 +276,7 @@ class Importer {
                             ", and each trains a copy of its own: " + std::to_string(shared.size()) + " tensors");
   }
 
-  // (rows, columns) from values that are stored as (columns, rows).
+  // A matrix of (rows, columns). `stored` has its shape, but has the values in the order (columns, rows).
   static Tensor transposed(const Tensor& stored) {
     Tensor tensor(stored.shape());
     const std::int64_t rows = stored.shape()[0], cols = stored.shape()[1];

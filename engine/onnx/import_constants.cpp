@@ -63,6 +63,8 @@ Numbers Constant::all() const {
 }
 
 std::vector<std::int64_t> Constant::integers() const {
+  constexpr std::int64_t kMost = 1 << 16;  // of sizes, axes or indices of one operator
+  if (count() > kMost) refuse("has more than " + std::to_string(kMost) + " sizes or indices");
   std::vector<std::int64_t> values;
   for (const double value : all()) values.push_back(to_int64(value));
   return values;
@@ -167,6 +169,22 @@ std::optional<Dims> broadcast(const Dims& a, const Dims& b) {
     to[to.size() - 1 - i] = of_a == 1 ? of_b : of_a;
   }
   return to;
+}
+
+Dims squeezed_dims(const Dims& from, const Dims& axes, bool unsqueeze) {
+  const std::size_t rank = from.size() + (unsqueeze ? axes.size() : 0);
+  if (rank > 16) refuse("has more than 16 dimensions");
+  std::vector<bool> marked(rank);
+  for (const std::int64_t axis : axes) marked[static_cast<std::size_t>(axis_of(axis, rank))] = true;
+  Dims dims;
+  std::size_t next = 0;  // in `from`
+  for (std::size_t i = 0; i < rank; ++i) {
+    if (unsqueeze && !marked[i] && next == from.size()) refuse("names an axis twice");
+    if (!unsqueeze && marked[i] && from[i] != 1) refuse("drops an axis of " + std::to_string(from[i]));
+    if (unsqueeze) dims.push_back(marked[i] ? 1 : from[next++]);
+    if (!unsqueeze && !marked[i]) dims.push_back(from[i]);
+  }
+  return dims;
 }
 
 Dims reshaped_dims(const Dims& from, const std::vector<std::int64_t>& to, bool allow_zero) {

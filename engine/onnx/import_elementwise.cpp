@@ -1,4 +1,5 @@
-// Elementwise operators, and the patterns that exporters write with them: activations, normalisations, dropout masks.
+// Elementwise operators, and layers that exporters write as several of them: activations, normalisations, dropout. Such a
+// pattern is searched backwards from its last operator.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -8,7 +9,7 @@
 namespace dp::importing {
 namespace {
 
-// Constants of patterns are compared with this relative tolerance: exporters round them to float32.
+// Compares the numbers in patterns. The tolerance is for exporters, which round them to float32.
 bool near(double a, double b) { return std::abs(a - b) <= 1e-5 * std::abs(b); }
 
 std::optional<double> number_in(const Value& value) {
@@ -21,7 +22,7 @@ bool is(const Term& term, const char* op, std::size_t inputs) {
   return term.op == op && term.operands.size() == inputs;
 }
 
-// The other input of a term with the number as one of two inputs; -1 if it is no such term.
+// For a term `op` of two inputs of which one is the number: the other input. -1 if it is no such term.
 int beside(const Term& term, const char* op, double number) {
   if (!is(term, op, 2)) return -1;
   for (std::size_t i = 0; i < 2; ++i)
@@ -37,7 +38,7 @@ Value activation(const Call& call, int from, const Function& function, const cha
   return value;
 }
 
-// A placeholder layer for a term without a layer of its own, such as Erf(x).
+// A term without a layer that may be part of a pattern, such as Erf(x).
 Value part(const Call& call, std::string problem = {}) {
   std::optional<Dims> dims = Dims();
   Layout layout = Layout::other;
@@ -53,13 +54,13 @@ Value part(const Call& call, std::string problem = {}) {
 
 // --- products --------------------------------------------------------------------------------------------------------
 
-// number * terms[0] * terms[1] ...
+// A product of any number of factors: number * terms[0] * terms[1] * ... Exporters write the factors in any order.
 struct Product {
   double number = 1;
   std::vector<int> terms{};
 };
 
-// The factors of a term, not those of `whole`.
+// The factors of a term, and theirs in turn. The term `whole` is taken as one factor. x^2 is x * x.
 Product product_of(const Graph& graph, int index, int whole, int depth = 0) {
   const Term& term = graph.of(index);
   const bool divides = is(term, "Div", 2), powers = is(term, "Pow", 2);
@@ -91,8 +92,8 @@ bool equals(const Product& product, double number, std::vector<int> terms) {
   return near(product.number, number) && product.terms == terms;
 }
 
-// GELU: x * (1 + erf(x / sqrt 2)) / 2, or with tanh(sqrt(2 / pi) * (x + 0.044715 x^3)), as the product `index`. `sum`
-// is a factor of it.
+// Whether the product `index` is GELU: x * (1 + erf(x / sqrt(2))) / 2, or the same with
+// tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)) for erf. Returns x. `sum`: the factor of the product that may be 1 + erf(...).
 std::optional<std::pair<int, Function>> gelu_with(const Graph& graph, int index, int sum) {
   const int curve_index = beside(graph.of(sum), "Add", 1);
   if (curve_index < 0) return std::nullopt;
@@ -108,7 +109,7 @@ std::optional<std::pair<int, Function>> gelu_with(const Graph& graph, int index,
         return std::pair{x, Function(Gelu{})};
       continue;
     }
-    const Term& polynomial = graph.of(x);  // `candidate` is x + 0.044715 x^3
+    const Term& polynomial = graph.of(x);  // here `x` is the sum x + 0.044715 * x^3
     if (!is(polynomial, "Add", 2) || !equals(product_of(graph, curve.operands[0].term, x), std::sqrt(2 / M_PI), {x}))
       continue;
     for (std::size_t i = 0; i < 2; ++i) {
@@ -121,13 +122,13 @@ std::optional<std::pair<int, Function>> gelu_with(const Graph& graph, int index,
   return std::nullopt;
 }
 
-// x of max(0, min(x + 3, 6)), in HardSigmoid and HardSwish; -1 if the term is something else.
+// For the term relu6(x + 3): x. -1 if it is another term. With a factor of 1/6 this is hard-sigmoid.
 int hard_input(const Graph& graph, int index) {
   const Term& clipped = graph.of(index);
   return clipped.op == "relu6" && clipped.operands[0].term >= 0 ? beside(graph.of(clipped.operands[0]), "Add", 3) : -1;
 }
 
-// The product, which is already a term, as one of the activations that exporters write as several operators.
+// The activation that ends with the product `index`, if it is one of those that exporters write as several operators.
 std::optional<Value> activation_in(const Call& call, int index) {
   const Graph& graph = call.graph;
   const Product product = product_of(graph, index, -1);
@@ -147,7 +148,7 @@ std::optional<Value> activation_in(const Call& call, int index) {
     for (std::size_t i = 0; i < 2; ++i)
       if (const int x = hard_input(graph, product.terms[i]); x >= 0 && x == product.terms[1 - i])
         return activation(call, x, HardSwish{}, "HardSwish");
-  // The sum may be one of the factors of a factor.
+  // GELU has a sum 1 + erf(...) among its factors, or among the factors of a factor.
   std::vector<int> sums = product.terms;
   for (const Value& operand : term.operands)
     if (operand.term >= 0) {
@@ -162,7 +163,7 @@ std::optional<Value> activation_in(const Call& call, int index) {
 
 // --- random masks ----------------------------------------------------------------------------------------------------
 
-// The probability with which a mask keeps a unit, if the term is such a mask of zeros and ones.
+// If the term is a random mask of zeros and ones: the probability of a one.
 std::optional<double> kept_by(const Graph& graph, int index) {
   const Term* term = &graph.of(index);
   if (is(*term, "Cast", 1) && term->operands[0].term >= 0) term = &graph.of(term->operands[0]);
@@ -172,16 +173,16 @@ std::optional<double> kept_by(const Graph& graph, int index) {
   }
   if (!is(*term, "Less", 2) || term->operands[0].term < 0) return std::nullopt;
   const Term& random = graph.of(term->operands[0]);
-  if ((random.op != "RandomUniformLike" && random.op != "RandomUniform") || float_of(*random.node, "low", 0) != 0 ||
+  if (random.op != "RandomUniformLike" || float_of(*random.node, "low", 0) != 0 ||
       float_of(*random.node, "high", 1) != 1)
     return std::nullopt;
   return number_in(term->operands[1]);
 }
 
-// x and the mask of x * (mask / p), or of (x * mask) / p; -1 if the term is something else.
+// A tensor with a random mask: x * (mask / p), or (x * mask) / p, where p is the mask's probability of a one.
 struct Masked {
-  int x = -1, mask = -1;
-  double kept = 1;
+  int x = -1, mask = -1;  // -1: the term is something else
+  double kept = 1;        // p
 };
 Masked masked_by(const Graph& graph, const Term& term) {
   const auto divided = is(term, "Div", 2) ? number_in(term.operands[1]) : std::nullopt;
@@ -198,7 +199,7 @@ Masked masked_by(const Graph& graph, const Term& term) {
   return {};
 }
 
-// Dropout of elements, channels or samples, by the dimensions of the mask.
+// Dropout, if the product `index` is one: of elements, channels or samples, which the dimensions of the mask say.
 std::optional<Value> dropout_in(const Call& call, int index) {
   const Graph& graph = call.graph;
   const Masked masked = masked_by(graph, graph.of(index));
@@ -213,7 +214,7 @@ std::optional<Value> dropout_in(const Call& call, int index) {
       return std::nullopt;
     unit = mask[1] == 1 ? Dropout::Unit::sample : Dropout::Unit::channel;
   }
-  // Rounds to the float that PyTorch's option has: 1 - 0.8f is not 0.2f.
+  // From float64: 1 - 0.8f in float32 is not 0.2f.
   const auto dropped = static_cast<float>(p);
   return call.layer({masked.x}, [=, &node = call.node](Builder& net, const std::vector<Node>& in) {
     const std::string name = net.layer_name(node, {});
@@ -224,8 +225,8 @@ std::optional<Value> dropout_in(const Call& call, int index) {
 
 // --- normalisations of several operators -----------------------------------------------------------------------------
 
-// (x - mean) / sqrt(mean of (x - mean)^2 + eps): over the channels a LayerNorm, over the batch and the pixels a
-// BatchNorm2d without running statistics.
+// (x - mean) / sqrt(mean of (x - mean)^2 + eps), if the division is one. With means over the channels this is LayerNorm,
+// with means over the batch and the pixels a BatchNorm2d without running statistics.
 std::optional<Value> normalisation_in(const Call& call) {
   const Graph& graph = call.graph;
   if (!call.has_term(0) || !call.has_term(1)) return std::nullopt;
@@ -261,7 +262,7 @@ std::optional<Value> normalisation_in(const Call& call) {
   return value;
 }
 
-// norm(x) * weight + bias, with a value for each channel.
+// norm(x) * weight + bias, with a value for each channel: the normalisation with its weights.
 std::optional<Value> affine_in(const Call& call, int product_index, const ConstantPtr& bias) {
   const Graph& graph = call.graph;
   const Term& product = graph.of(product_index);
@@ -292,7 +293,7 @@ std::optional<Value> affine_in(const Call& call, int product_index, const Consta
 
 // --- sums and products -----------------------------------------------------------------------------------------------
 
-// Whether both are results of layers in the same layout.
+// Whether both have layers, and the same layout.
 bool alike(const Term& a, const Term& b) { return a.build && b.build && a.layout == b.layout; }
 
 Value sum(const Call& call) {
@@ -321,7 +322,7 @@ Value difference(const Call& call) {
   return call.layer({i, j}, [](Builder& net, const std::vector<Node>& in) { return net.subtract(in[0], in[1]); });
 }
 
-// Whether one has one value for each channel or each pixel of the other.
+// Whether `factor` has the dimensions of `over`, or one value for each of its channels, or one for each of its pixels.
 bool spreads(const Term& factor, const Term& over) {
   if (factor.dims == over.dims) return true;
   if (!is_image(factor) || !is_image(over)) return false;
@@ -334,7 +335,7 @@ bool spreads(const Term& factor, const Term& over) {
   return factor.dims[0] == over.dims[0] && (channel || pixel);
 }
 
-// The product, without searching for patterns.
+// The product of two tensors, or with a constant.
 Value plain_product(const Call& call) {
   const bool first = call.has_term(0);
   if (first && call.has_term(1)) {
@@ -361,7 +362,7 @@ Value plain_product(const Call& call) {
   if (!is_image(x) || !per_channel(*factor, x))
     return part(call, "multiplies by a constant of " + to_string(factor->dims));
   return call.layer({from}, [=, &node = call.node](Builder& net, const std::vector<Node>& in) {
-    // The parameter has the layer's name.
+    // The name of the parameter is also that of the layer.
     std::string name = factor->stored ? factor->name : std::string();
     if (name.empty() || net.sources.contains(name) || name.find_first_of("/:") != std::string::npos)
       name = net.layer_name(node, {}) + ".scale";
@@ -370,7 +371,8 @@ Value plain_product(const Call& call) {
   });
 }
 
-// A product, or a quotient by a number: the term is added as it is, and replaced if it completes a pattern.
+// Mul, or Div by a number. First it becomes a term of its own. If it is the last operator of a pattern, the layer of the
+// pattern becomes the result, and the term is not used.
 Value product(const Call& call) {
   const bool divides = call.node.op_type() == "Div";
   if (divides) {

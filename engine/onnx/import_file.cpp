@@ -1,5 +1,8 @@
 #include "engine/onnx/import_file.h"
 
+#include <google/protobuf/io/coded_stream.h>
+#include <google/protobuf/wire_format_lite.h>
+
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
@@ -11,70 +14,42 @@
 namespace dp::importing {
 namespace {
 
-// Reads the fields of a protobuf message without unpacking them.
-class Wire {
- public:
-  explicit Wire(std::string_view bytes) : bytes_(bytes) {}
+using google::protobuf::internal::WireFormatLite;
+using google::protobuf::io::CodedInputStream;
 
-  bool next() {  // the next field
-    if (bytes_.empty()) return false;
-    const std::uint64_t key = varint();
-    field = key >> 3;
-    content = {};
-    switch (key & 7) {
-      case 0: varint(); break;
-      case 1: content = take(8); break;
-      case 2: content = take(varint()); break;
-      case 5: content = take(4); break;
-      default: refuse("is not an ONNX file: it has a field of an unknown kind");
+// What parsing allocates beside the bytes of the file, rounded up. An empty message takes two bytes of a file.
+constexpr std::uint64_t kBytesOfMessage = 288, kBytesOfText = 64, kBytesOfNumber = 16;
+
+// The memory that parsing a message would take, without parsing it.
+std::uint64_t memory_of(CodedInputStream& file, const google::protobuf::Descriptor& message) {
+  const auto require = [](bool whole) {
+    if (!whole) refuse("is not an ONNX file, or it is cut off");
+  };
+  std::uint64_t memory = 0;
+  while (const std::uint32_t tag = file.ReadTag()) {
+    const auto kind = WireFormatLite::GetTagWireType(tag);
+    if (kind != WireFormatLite::WIRETYPE_LENGTH_DELIMITED) {
+      require(kind != WireFormatLite::WIRETYPE_START_GROUP && WireFormatLite::SkipField(&file, tag));
+      memory += kBytesOfNumber;
+      continue;
     }
-    return true;
-  }
-  std::uint64_t field = 0;
-  std::string_view content;  // of a field with a length
-
- private:
-  std::uint64_t varint() {
-    std::uint64_t value = 0;
-    for (int shift = 0; shift < 64; shift += 7) {
-      const auto byte = static_cast<unsigned char>(take(1)[0]);
-      value |= std::uint64_t{byte & 0x7fU} << shift;
-      if (byte < 0x80) return value;
-    }
-    refuse("is not an ONNX file: it has a number of more than 64 bits");
-  }
-  std::string_view take(std::uint64_t count) {
-    if (count > bytes_.size()) refuse("is not an ONNX file, or it is cut off");
-    const std::string_view taken = bytes_.substr(0, count);
-    bytes_.remove_prefix(count);
-    return taken;
-  }
-  std::string_view bytes_;
-};
-
-constexpr std::uint64_t kGraph = onnx::ModelProto::kGraphFieldNumber;
-constexpr std::uint64_t kNode = onnx::GraphProto::kNodeFieldNumber;
-constexpr std::uint64_t kInitializer = onnx::GraphProto::kInitializerFieldNumber;
-constexpr std::uint64_t kRawData = onnx::TensorProto::kRawDataFieldNumber;
-constexpr std::uint64_t kFloatData = onnx::TensorProto::kFloatDataFieldNumber;
-
-// Error(data) if parsing would take much more memory than the file has.
-void check_structure(std::string_view bytes) {
-  std::uint64_t structure = bytes.size();
-  int nodes = 0;
-  for (Wire model(bytes); model.next();) {
-    if (model.field != kGraph) continue;
-    for (Wire graph(model.content); graph.next();) {
-      if (graph.field == kNode) ++nodes;
-      if (graph.field != kInitializer) continue;
-      for (Wire tensor(graph.content); tensor.next();)
-        if (tensor.field == kRawData || tensor.field == kFloatData) structure -= tensor.content.size();
+    int size = 0;
+    require(file.ReadVarintSizeAsInt(&size));
+    const auto* const field = message.FindFieldByNumber(WireFormatLite::GetTagFieldNumber(tag));
+    if (field != nullptr && field->message_type() != nullptr) {
+      const auto [limit, depth_left] = file.IncrementRecursionDepthAndPushLimit(size);
+      require(depth_left >= 0);
+      memory += kBytesOfMessage + memory_of(file, *field->message_type());
+      require(file.DecrementRecursionDepthAndPopLimit(limit));
+    } else {
+      const bool numbers = field != nullptr && field->is_packable() && field->cpp_type() != field->CPPTYPE_FLOAT &&
+                           field->cpp_type() != field->CPPTYPE_DOUBLE;
+      memory += numbers ? kBytesOfNumber * static_cast<std::uint64_t>(size) : kBytesOfText;
+      require(file.Skip(size));
     }
   }
-  if (nodes > kMostNodes) refuse("has " + std::to_string(nodes) + " nodes, more than " + std::to_string(kMostNodes));
-  if (structure > kMostStructure)
-    refuse("has " + std::to_string(structure >> 20) + " MiB beside the values of its initializers, more than " +
-           std::to_string(kMostStructure >> 20) + " MiB; export it without debugging information");
+  require(file.ConsumedEntireMessage());
+  return memory;
 }
 
 std::uint64_t number_of(const std::string& text, const onnx::TensorProto& tensor) {
@@ -129,11 +104,16 @@ std::string read_file(const std::string& path, std::uint64_t most_bytes) {
 onnx::ModelProto parse_model(std::string_view bytes) {
   if (bytes.size() > kMostBytes) refuse("has more than 2 GiB");
   if (bytes.empty()) refuse("is empty");
-  check_structure(bytes);
+  const auto* const begin = reinterpret_cast<const std::uint8_t*>(bytes.data());
+  CodedInputStream file(begin, static_cast<int>(bytes.size()));
+  if (memory_of(file, *onnx::ModelProto::descriptor()) > kMostMemory)
+    refuse("would take more than " + std::to_string(kMostMemory >> 20) +
+           " MiB beside its weights; export it without debugging information");
   onnx::ModelProto model;
   if (!model.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
     refuse("is not an ONNX file, or it is damaged");
   if (!model.has_graph()) refuse("is not an ONNX file: it has no graph");
+  if (model.graph().node_size() > kMostNodes) refuse("has more than " + std::to_string(kMostNodes) + " nodes");
   const std::int64_t opset = opset_of(model);
   if (opset < kFirstOpset)
     refuse("has operators of opset " + std::to_string(opset) + "; export it with opset " + std::to_string(kFirstOpset) +

@@ -1,4 +1,4 @@
-// Checks the sizes in an ONNX file before anything else uses them.
+// Reads an ONNX file, and checks its sizes before anything else uses them.
 #pragma once
 
 #include <onnx/onnx_pb.h>
@@ -14,19 +14,18 @@ namespace dp::importing {
 
 using Dims = std::vector<std::int64_t>;
 
-constexpr int kFirstOpset = 13;  // axes are inputs of Squeeze and Unsqueeze from here on
+constexpr int kFirstOpset = 13;  // earlier ones have axes of Squeeze and Unsqueeze as attributes
 constexpr std::uint64_t kMostBytes = (std::uint64_t{1} << 31) - 1;  // of a protobuf message
-// Of a file without the values of its tensors. A parsed message takes up to 140 times as many bytes.
-constexpr std::uint64_t kMostStructure = std::uint64_t{16} << 20;
+constexpr std::uint64_t kMostMemory = std::uint64_t{256} << 20;     // of a parsed file beside its own bytes
 constexpr int kMostNodes = 20'000;
-constexpr std::int64_t kMostElements = std::int64_t{1} << 33;  // of a tensor
+constexpr std::int64_t kMostElements = std::int64_t{1} << 33;  // of one tensor
 
 // Error(data) with this text.
 [[noreturn]] void refuse(const std::string& what);
 // A name or text of the file, in quotes: at most 80 characters, without control characters.
 std::string in_quotes(std::string_view text);
 
-// The product of dimensions that are not negative. Error(data) if it exceeds kMostElements.
+// The number of elements. Error(data) if a dimension is negative, or beyond kMostElements.
 std::int64_t count_of(const Dims& dims);
 std::string to_string(const Dims& dims);
 
@@ -36,14 +35,14 @@ std::string read_file(const std::string& path, std::uint64_t most_bytes);
 onnx::ModelProto parse_model(std::string_view bytes);
 std::int64_t opset_of(const onnx::ModelProto& model);
 
-// Values of tensors: those of a message, or of files in the folder of the model ("external data").
+// The values of initializers: in the file itself, or in files beside it ("external data"), which are read once.
 class TensorData {
  public:
-  // Empty: external data are refused.
+  // `folder`: where the files of external data are; empty: they are refused.
   explicit TensorData(std::string folder) : folder_(std::move(folder)) {}
 
-  // The bytes of a tensor that stores them as bytes, little-endian; they are as many as its type and dimensions
-  // require. Empty if it stores numbers in fields.
+  // The values as bytes, little-endian: as many as the type and dimensions require, or Error(data). Empty if the file
+  // stores them as lists of numbers instead.
   std::string_view bytes_of(const onnx::TensorProto& tensor);
 
  private:
@@ -51,7 +50,7 @@ class TensorData {
 
   struct File {
     std::string bytes;
-    std::uint64_t used = 0;
+    std::uint64_t used = 0;  // bytes that tensors have taken; more than the file has: they overlap
   };
   std::string folder_;
   std::map<std::string, File> files_;

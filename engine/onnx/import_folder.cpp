@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -21,7 +22,7 @@ Dims strides_of(const Dims& dims) {
 
 constexpr std::size_t kMostDims = 16;
 
-// The elements of a tensor of `dims` from those of `x`. `steps`: how far an index of each dimension moves in `x`.
+// A tensor of `dims` whose elements come from `x`. `steps`: how far the next index of each dimension is in `x`.
 Numbers values_of(const Constant& x, const Dims& dims, const Dims& steps) {
   Numbers values(static_cast<std::size_t>(count_of(dims)));
   Dims at(dims.size(), 0);
@@ -69,14 +70,11 @@ const std::map<std::string, Binary, std::less<>>& binary_operators() {
       {"Pow", [](double a, double b) { return std::pow(a, b); }},
       {"Min", [](double a, double b) { return std::min(a, b); }},
       {"Max", [](double a, double b) { return std::max(a, b); }},
-      {"Equal", [](double a, double b) { return a == b ? 1.0 : 0.0; }},
-      {"Less", [](double a, double b) { return a < b ? 1.0 : 0.0; }},
-      {"Greater", [](double a, double b) { return a > b ? 1.0 : 0.0; }},
   };
   return operators;
 }
 
-// Results that have the values of their input in the same order.
+// The dimensions of the result of an operator that leaves the values as they are. Nullopt for other operators.
 std::optional<Dims> relabelled(const onnx::NodeProto& node, const std::vector<ConstantPtr>& inputs) {
   const std::string& op = node.op_type();
   const Dims& dims = inputs[0]->dims;
@@ -91,22 +89,10 @@ std::optional<Dims> relabelled(const onnx::NodeProto& node, const std::vector<Co
   }
   if (op != "Squeeze" && op != "Unsqueeze") return std::nullopt;
   const bool has_axes = inputs.size() > 1 && inputs[1];
-  if (op == "Unsqueeze" && !has_axes) refuse("lacks its axes");
-  Dims axes = has_axes ? inputs[1]->integers() : Dims();
-  const std::size_t rank = dims.size() + (op == "Unsqueeze" ? axes.size() : 0);
-  if (rank > 16) refuse("has more than 16 dimensions");
-  std::vector<bool> marked(rank);
-  for (const std::int64_t axis : axes) marked[static_cast<std::size_t>(axis_of(axis, rank))] = true;
+  if (has_axes) return squeezed_dims(dims, inputs[1]->integers(), op == "Unsqueeze");
+  if (op == "Unsqueeze") refuse("lacks its axes");
   Dims out;
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < rank; ++i) {
-    if (op == "Unsqueeze") {
-      if (!marked[i] && next == dims.size()) refuse("names an axis twice");
-      out.push_back(marked[i] ? 1 : dims[next++]);
-    } else if (has_axes ? !marked[i] : dims[i] != 1) {
-      out.push_back(dims[i]);
-    }
-  }
+  std::ranges::remove_copy(dims, std::back_inserter(out), 1);
   return out;
 }
 
@@ -153,7 +139,7 @@ ConstantPtr Folder::shape(const onnx::NodeProto& node, const Dims& dims) {
   return made({count}, Proto::INT64, std::move(sizes));
 }
 
-// Along one axis.
+// Gather: the elements of these indices along an axis.
 ConstantPtr Folder::gather(const Constant& x, std::int64_t given_axis, const Constant& indices) {
   const auto axis = static_cast<std::size_t>(axis_of(given_axis, x.dims.size()));
   const auto at = static_cast<std::ptrdiff_t>(axis);
@@ -316,8 +302,7 @@ ConstantPtr Folder::binary(const Call& call, double (*function)(double, double))
     a[i] = function(a[i], b[i]);
     if (call.op() == "Div" && x.whole()) a[i] = std::trunc(a[i]);
   }
-  const bool compares = call.op() == "Equal" || call.op() == "Less" || call.op() == "Greater";
-  return made(*dims, compares ? static_cast<int>(Proto::BOOL) : x.type, std::move(a));
+  return made(*dims, x.type, std::move(a));
 }
 
 ConstantPtr Folder::fold(const onnx::NodeProto& node, const std::vector<ConstantPtr>& inputs, TensorData& data) {
@@ -334,7 +319,8 @@ ConstantPtr Folder::fold(const onnx::NodeProto& node, const std::vector<Constant
   if (const std::optional<Dims> dims = relabelled(node, inputs)) {
     auto same = std::make_shared<Constant>(x);
     same->dims = *dims;
-    if (op == "Identity" && x.stored) same->name = node.output(0);  // of one of several weights with the same values
+    // TorchScript stores equal weights once, and has an Identity with the name of each other one.
+    if (op == "Identity" && x.stored) same->name = node.output(0);
     return same;
   }
   if (op == "Shape") return shape(node, x.dims);

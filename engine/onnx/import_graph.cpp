@@ -6,8 +6,8 @@
 namespace dp::importing {
 namespace {
 
-// "layer1.0.conv1" of "/layer1/layer1.0/conv1/Conv": a part that continues the one before it replaces it. Empty for
-// other names.
+// The module in the name that TorchScript's exporter gives a node: "layer1.0.conv1" of "/layer1/layer1.0/conv1/Conv".
+// There, "layer1.0" repeats "layer1" and replaces it. Empty for other names.
 std::string module_of(std::string_view node_name) {
   if (node_name.empty() || node_name[0] != '/') return {};
   std::string module, last;
@@ -23,7 +23,7 @@ std::string module_of(std::string_view node_name) {
   return module;
 }
 
-// Letters, digits, '.', '_' and '-' of a name.
+// The name with '_' for everything but letters, digits, '.', '_' and '-'.
 std::string plain(std::string_view name) {
   std::string out;
   for (const char c : name) {
@@ -34,7 +34,7 @@ std::string plain(std::string_view name) {
   return out.substr(0, 200);
 }
 
-// "conv1" of "conv1.weight"; empty if the name has another form.
+// "conv1" of a weight "conv1.weight", with the suffix "weight". Empty if the name has another form.
 std::string layer_of(const Constant& weight, std::string_view suffix) {
   const std::string_view name = weight.name;
   if (!weight.stored || name.size() < suffix.size() + 2 || !name.ends_with(suffix)) return {};
@@ -48,13 +48,16 @@ std::string layer_of(const Constant& weight, std::string_view suffix) {
 std::string Builder::layer_name(const onnx::NodeProto& node, const std::vector<Named>& weights) {
   for (const Named& weight : weights)
     if (weight.weight != nullptr)
-      if (const std::string name = layer_of(*weight.weight, weight.suffix); !name.empty() && used_.insert(name).second)
+      if (const std::string name = layer_of(*weight.weight, weight.suffix);
+          !name.empty() && used_.emplace(name, 1).second)
         return name;
   std::string name = plain(module_of(node.name()));
   if (name.empty()) name = plain(std::string_view(node.name()).substr(node.name().starts_with("node_") ? 5 : 0));
   if (name.empty()) name = plain(node.op_type());
-  std::string own = name;
-  for (int count = 2; !used_.insert(own).second; ++count) own = name + "_" + std::to_string(count);
+  int& count = used_[name];
+  if (++count == 1) return name;
+  std::string own = name + "_" + std::to_string(count);
+  while (!used_.emplace(own, 1).second) own = name + "_" + std::to_string(++count);
   return own;
 }
 

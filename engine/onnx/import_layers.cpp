@@ -9,7 +9,7 @@
 namespace dp::importing {
 namespace {
 
-constexpr std::int64_t kLargest = 1 << 24;  // of a window, a stride, a padding
+constexpr std::int64_t kLargest = 1 << 24;  // size of a window, a stride or a padding
 
 int checked(std::int64_t value, const char* what) {
   if (value < 0 || value > kLargest) refuse("has a " + std::string(what) + " of " + std::to_string(value));
@@ -31,7 +31,7 @@ HW pair_of(const Dims& sizes, const char* what) {
   return {checked(sizes[0], what), checked(sizes[1], what)};
 }
 
-// Padding with which the output has ceil(input / stride) cells.
+// The padding before and behind the image for auto_pad, with which the output has ceil(size / stride) cells.
 std::array<int, 2> same_padding(std::int64_t size, int kernel, int stride, int dilation, bool upper) {
   if (stride < 1) refuse("has a stride of 0");
   const std::int64_t out = (size + stride - 1) / stride;
@@ -66,14 +66,14 @@ const Term& image(const Call& call) {
   return x;
 }
 
-// Cells along one side of the output.
+// The size of the output along one side.
 std::int64_t cells(std::int64_t size, int kernel, int stride, int dilation, int pads, bool ceil_mode) {
   const std::int64_t room = size + pads - std::int64_t{dilation} * (kernel - 1) - 1;
   if (stride < 1 || kernel < 1 || dilation < 1 || room < 0) refuse("has a window that does not fit its input");
   return (room + (ceil_mode ? stride - 1 : 0)) / stride + 1;
 }
 
-// Exporters may write a bias of zeros with a generated name for a layer without a bias. It is ignored.
+// The bias, or null if there is none. Exporters may write zeros with a generated name for a layer without a bias.
 ConstantPtr bias_of(const Call& call, std::size_t i, std::int64_t channels) {
   const ConstantPtr bias = call.constant_or_null(i);
   if (!bias && call.has(i)) refuse("has a bias that is no weight of the file");
@@ -106,7 +106,7 @@ Value convolution(const Call& call) {
   if (conv.groups < 1 || x.dims[1] % conv.groups != 0 || weight->dims[1] != x.dims[1] / conv.groups)
     refuse("has a weight of " + to_string(weight->dims) + " for " + std::to_string(x.dims[1]) + " channels in " +
            std::to_string(conv.groups) + " groups");
-  // PyTorch's padding='same'; any other uneven padding is a layer of its own.
+  // PyTorch's padding='same' may be uneven. Any other uneven padding becomes a layer of zeros before the convolution.
   const auto is_same = [&](int HW::*side, int before, int behind) {
     const std::int64_t all = std::int64_t{window.dilation.*side} * (window.kernel.*side - 1);
     return before == all / 2 && before + behind == all;
@@ -165,7 +165,7 @@ Value transposed_convolution(const Call& call) {
                     });
 }
 
-// A linear layer over features, or over the channels of each pixel. `transposed`: the weight is (in, out).
+// A linear layer of features, or of the channels of each pixel. `transposed`: the file has the weight as (in, out).
 Value linear(const Call& call, int from, const ConstantPtr& weight, const ConstantPtr& bias, bool transposed) {
   const Term& x = call.graph.of(from);
   Dims dims = x.dims;
@@ -193,7 +193,7 @@ Value gemm(const Call& call) {
   return linear(call, call.inputs[0].term, weight, bias_of(call, 2, weight->dims[transposed ? 1 : 0]), transposed);
 }
 
-// The share of each of `size` cells in each of `cells` cells of AdaptiveAvgPool2d.
+// Whether a product with the matrix averages `size` rows (or columns) to `cells` of them, as AdaptiveAvgPool2d does.
 bool averages(const Constant& matrix, std::int64_t size, std::int64_t cells, bool transposed) {
   for (std::int64_t cell = 0; cell < cells; ++cell) {
     const std::int64_t begin = cell * size / cells, end = ((cell + 1) * size + cells - 1) / cells;
@@ -208,7 +208,8 @@ bool averages(const Constant& matrix, std::int64_t size, std::int64_t cells, boo
 
 Value matrix_product(const Call& call) {
   const ConstantPtr left = call.constant_or_null(0), right = call.constant_or_null(1);
-  if (left && left->dims.size() == 2 && call.has_term(1)) {  // rows of an adaptive pool that dp has written
+  // dp itself writes AdaptiveAvgPool2d as two products: `left` averages rows, and the next one columns.
+  if (left && left->dims.size() == 2 && call.has_term(1)) {
     const Term& x = call.term(1);
     if (!is_image(x) || x.layout != Layout::plain || left->dims[1] != x.dims[2]) return call.without_layer({});
     return call.without_layer(Dims{x.dims[0], x.dims[1], left->dims[0], x.dims[3]});
@@ -233,7 +234,7 @@ Value matrix_product(const Call& call) {
 
 // --- normalisations --------------------------------------------------------------------------------------------------
 
-// PyTorch's layers without weights have constants of ones and zeros in a file.
+// Whether a normalisation has weights. For layers with affine=False, exporters write constants of ones and zeros.
 bool is_affine(const Constant& weight, const Constant& bias) {
   return Builder::is_weight(weight, "weight") || Builder::is_weight(bias, "bias") || !weight.filled_with(1) ||
          !bias.filled_with(0);
@@ -287,7 +288,7 @@ Value instance_norm(const Call& call) {
   if (is_image(x) && x.layout == Layout::plain)
     return group_norm(call, call.inputs[0].term, x.dims[1], shortest(float_of(call.node, "epsilon", 1e-5f)),
                       affine ? weight : nullptr, affine ? bias : nullptr);
-  // Of groups of channels: a part of a GroupNorm.
+  // Of (N, groups, values): a step of GroupNorm, which exporters write with Reshape before and behind it.
   if (affine) return call.without_layer({}, "has a weight for each group of channels");
   return call.without_layer(x.dims);
 }
@@ -338,13 +339,13 @@ Value max_pool(const Call& call) {
   const auto side = [&](std::size_t axis, int HW::*of, int before, int behind) {
     const std::int64_t out =
         cells(x.dims[axis], window.kernel.*of, window.stride.*of, window.dilation.*of, before + behind, ceil_mode);
-    // No window begins behind the image.
+    // PyTorch drops a last window that would begin behind the image.
     return ceil_mode && (out - 1) * (window.stride.*of) >= x.dims[axis] + before ? out - 1 : out;
   };
   const Dims dims{x.dims[0], x.dims[1], side(2, &HW::h, window.top, window.bottom),
                   side(3, &HW::w, window.left, window.right)};
-  // Padding behind the image that completes the last window is the ceil_mode of a pool with even padding. The builder's
-  // shapes are compared with these.
+  // More padding behind the image than before it completes the last window: this is ceil_mode. If the padding is not
+  // exactly that, the shapes of the second pass differ, and the file is refused.
   if (!window.symmetric()) {
     if (window.bottom < window.top || window.right < window.left)
       refuse("has more padding before the image than behind it");

@@ -1,4 +1,4 @@
-// Operators that move values: reshaping, transposing, slices, joins, padding, resampling.
+// Operators that only move values: Reshape, Transpose, Slice, Concat, Pad, Resize and others.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -15,7 +15,7 @@ int checked(std::int64_t value) {
   return static_cast<int>(value);
 }
 
-// The same values in other dimensions.
+// Other dimensions in the file, but the same tensor in dp: no layer.
 Value view(const Call& call, int from, Dims dims, Layout layout) {
   return call.layer(std::move(dims), layout, {from}, [](Builder&, const std::vector<Node>& in) { return in[0]; });
 }
@@ -26,7 +26,8 @@ Value to_layer_shape(const Call& call, int from, const Dims& dims) {
   });
 }
 
-// What a Reshape of what InstanceNormalization gives for groups of channels makes of it: a GroupNorm.
+// Exporters write GroupNorm as Reshape to (N, groups, values), InstanceNormalization, and Reshape back to `dims`. This is
+// the last of them; nullopt if it is another Reshape.
 std::optional<Value> group_norm_in(const Call& call, const Term& norm, const Dims& dims) {
   if (norm.op != "InstanceNormalization" || norm.build || norm.dims.size() != 3 || norm.operands.at(0).term < 0)
     return std::nullopt;
@@ -62,7 +63,7 @@ Value transpose(const Call& call) {
   return call.without_layer(dims, "moves axes in another way than between (N, C, H, W) and (N, H, W, C)");
 }
 
-// The range of a slice along an axis.
+// Part of an axis.
 struct Range {
   std::int64_t first, count;
 };
@@ -72,7 +73,7 @@ Range range_of(std::int64_t first, std::int64_t last, std::int64_t size) {
   return {begin, bounded(last) - begin};
 }
 
-// Consecutive channels, rows or columns.
+// A range of channels, rows or columns.
 Value cut(const Call& call, int from, std::size_t axis, const Range& range) {
   const Term& x = call.graph.of(from);
   Dims dims = x.dims;
@@ -155,11 +156,6 @@ Value pad(const Call& call) {
   if (!is_image(x) || x.layout != Layout::plain || before[0] != 0 || behind[0] != 0 || before[1] != 0 || behind[1] != 0)
     return call.without_layer({}, "pads other axes than rows and columns");
   const ZeroPad2d padding{checked(before[3]), checked(behind[3]), checked(before[2]), checked(behind[2])};
-  if (std::isinf(value) && value < 0) {  // part of a MaxPool
-    const Value part = call.without_layer(dims, "pads with other values than zeros");
-    call.graph.terms.back().axes = {padding.top, padding.left, padding.bottom, padding.right};
-    return part;
-  }
   if (value != 0) return call.without_layer({}, "pads with other values than zeros");
   return call.layer(dims, Layout::plain, {call.inputs[0].term},
                     [=](Builder& net, const std::vector<Node>& in) { return net.zero_pad2d(in[0], padding); });
@@ -205,8 +201,8 @@ Value resize(const Call& call) {
                     [=](Builder& net, const std::vector<Node>& in) { return net.upsample(in[0], upsample); });
 }
 
-// Rows or columns by their indices: two such operators are an Upsample that dp has written. A Gather from a flat tensor
-// that gives every value in its place is PyTorch's as_strided.
+// Two patterns. dp itself writes some upsampling as one Gather of rows and one of columns. PyTorch's as_strided is a
+// Gather from a flat tensor; it is accepted if it leaves every value in its place.
 Value gather(const Call& call) {
   const Term& x = call.term(0);
   const ConstantPtr indices = call.constant(1);
@@ -243,20 +239,7 @@ Value squeeze(const Call& call) {
   const Term& x = call.term(0);
   const auto axes = call.axes("axes", 1);
   if (!axes) return call.without_layer({}, "names no axes");
-  const bool more = call.node.op_type() == "Unsqueeze";
-  const std::size_t rank = x.dims.size() + (more ? axes->size() : 0);
-  if (rank > 16) refuse("has more than 16 dimensions");
-  std::vector<bool> marked(rank);
-  for (const std::int64_t axis : *axes) marked[static_cast<std::size_t>(axis_of(axis, rank))] = true;
-  Dims dims;
-  std::size_t next = 0;
-  for (std::size_t i = 0; i < rank; ++i) {
-    if (more && !marked[i] && next == x.dims.size()) refuse("names an axis twice");
-    if (more) dims.push_back(marked[i] ? 1 : x.dims[next++]);
-    if (!more && !marked[i]) dims.push_back(x.dims[i]);
-    if (!more && marked[i] && x.dims[i] != 1) refuse("drops an axis of " + std::to_string(x.dims[i]));
-  }
-  return reshaped(call, dims);
+  return reshaped(call, squeezed_dims(x.dims, *axes, call.node.op_type() == "Unsqueeze"));
 }
 
 }  // namespace
@@ -286,7 +269,6 @@ Value reshaped(const Call& call, const Dims& dims) {
   return call.without_layer(dims, "reshapes " + to_string(x.dims) + " to " + to_string(dims));
 }
 
-// The parts of Split.
 std::vector<Value> split(const Call& call) {
   const Term& x = call.term(0);
   if (x.dims.empty())
@@ -300,7 +282,8 @@ std::vector<Value> split(const Call& call) {
     const std::int64_t each = (size + parts - 1) / std::max<std::int64_t>(parts, 1);
     for (std::int64_t left = size; left > 0; left -= each) sizes.push_back(std::min(each, left));
   }
-  if (static_cast<std::int64_t>(sizes.size()) != parts || std::ranges::any_of(sizes, [](auto s) { return s < 1; }) ||
+  const auto outside = [&](std::int64_t part) { return part < 1 || part > size; };
+  if (static_cast<std::int64_t>(sizes.size()) != parts || std::ranges::any_of(sizes, outside) ||
       std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0}) != size)
     refuse("has parts that are not " + std::to_string(size) + " in all");
   std::vector<Value> values;
@@ -312,7 +295,7 @@ std::vector<Value> split(const Call& call) {
   return values;
 }
 
-// One part of SplitToSequence.
+// One of the tensors that SplitToSequence gives.
 Value sequence_at(const Call& call) {
   const Term& sequence = call.term(0);
   const Value& whole = sequence.operands.at(0);
@@ -321,7 +304,7 @@ Value sequence_at(const Call& call) {
     refuse("is of a sequence that has no sizes");
   const auto axis = static_cast<std::size_t>(axis_of(int_of(*sequence.node, "axis", 0), x.dims.size()));
   Dims sizes = sequence.operands[1].constant->integers();
-  if (sequence.operands[1].constant->dims.empty()) {  // of every part but the last
+  if (sequence.operands[1].constant->dims.empty()) {  // one size for all parts; the last one may be smaller
     if (sizes[0] < 1 || sizes[0] > x.dims[axis]) refuse("is of a sequence of parts of " + std::to_string(sizes[0]));
     const std::int64_t each = sizes[0];
     sizes.clear();
@@ -367,12 +350,10 @@ std::optional<Value> recognise_shape(const Call& call) {
 const std::string& accepted_operators() {
   static const std::string list =
       "Add, AveragePool, BatchNormalization, Bernoulli, Cast, Clip (0 to 6), Concat, Conv, ConvTranspose, Div, "
-      "Dropout, "
-      "Elu, Erf (in GELU), Flatten, Gelu, Gemm, GlobalAveragePool, GlobalMaxPool, GroupNormalization, HardSigmoid, "
-      "HardSwish, Identity, InstanceNormalization, LayerNormalization, LeakyRelu, MatMul, MaxPool, Mul, PRelu, Pad, "
-      "RandomUniformLike (in dropout), ReduceMean, Relu, Reshape, Resize, Sigmoid, Slice, Softmax, Split, Squeeze, "
-      "Sub, "
-      "Tanh, Transpose, Unsqueeze";
+      "Dropout, Elu, Erf (in GELU), Flatten, Gelu, Gemm, GlobalAveragePool, GlobalMaxPool, GroupNormalization, "
+      "HardSigmoid, HardSwish, Identity, InstanceNormalization, LayerNormalization, LeakyRelu, MatMul, MaxPool, Mul, "
+      "PRelu, Pad, RandomUniformLike (in dropout), ReduceMean, Relu, Reshape, Resize, Sigmoid, Slice, Softmax, Split, "
+      "Squeeze, Sub, Tanh, Transpose, Unsqueeze";
   return list;
 }
 

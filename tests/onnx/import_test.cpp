@@ -315,6 +315,20 @@ TEST_CASE("tensors whose sizes are wrong are refused before anything is allocate
   CHECK(contains(with_weight([](auto& w) { w.set_data_type(onnx::TensorProto::STRING); }), "elements of type 8"));
 }
 
+TEST_CASE("a weight that an operator would give fewer elements than it has is refused") {
+  const std::string why = refusal([](onnx::ModelProto& model) {
+    onnx::GraphProto& graph = *model.mutable_graph();
+    graph.clear_initializer();
+    floats(graph, "w", {2, 4, 3});
+    onnx::TensorProto& axes = *graph.add_initializer();
+    axes.set_name("axes"), axes.set_data_type(onnx::TensorProto::INT64), axes.add_dims(1), axes.add_int64_data(0);
+    node(graph, "Squeeze", {"w", "axes"}, "w2");
+    graph.mutable_node()->SwapElements(1, 2);
+    graph.mutable_node(2)->set_input(1, "w2");
+  });
+  CHECK(contains(why, "drops an axis of 2"));
+}
+
 TEST_CASE("constants that grow without end are refused") {
   const std::string why = refusal([](onnx::ModelProto& model) {
     onnx::GraphProto& graph = *model.mutable_graph();
@@ -328,6 +342,27 @@ TEST_CASE("constants that grow without end are refused") {
     graph.mutable_node(2)->set_input(1, "w2");
   });
   CHECK(contains(why, "makes much more tensors than the file has values"));
+}
+
+TEST_CASE("a small file that would become many objects is refused before it is parsed") {
+  const auto field = [](char tag, const std::string& content) {
+    std::string bytes{tag};
+    for (std::size_t left = content.size(); left > 0; left >>= 7)
+      bytes += static_cast<char>((left & 0x7f) | (left > 0x7f ? 0x80 : 0));
+    return bytes + content;
+  };
+  const auto why_refused = [&](int attributes) {
+    std::string node;
+    for (int i = 0; i < attributes; ++i) node += std::string("\x2a\0", 2);  // an attribute without content: 256 bytes
+    try {
+      read(small_file().SerializeAsString() + field(0x3a, field(0x0a, node)));  // one more node in the graph
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  CHECK(contains(why_refused(1'000'000), "would take more than 256 MiB beside its weights"));
+  CHECK(why_refused(1'000) == "accepted");
 }
 
 TEST_CASE("weights in other files are read from the folder of the model only") {
