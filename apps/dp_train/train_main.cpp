@@ -49,7 +49,8 @@ void warn(const std::string& text) {
   if (!text.empty()) std::fprintf(stderr, "%s: warning: %s\n", program().name.c_str(), dp::printable(text).c_str());
 }
 
-// A run that began with an ONNX file resumes with the network of its checkpoint, which rank 0 reads. The file may be gone.
+// A run that began with an ONNX file resumes with the network of its checkpoint, which rank 0 reads. The file may be
+// gone.
 void use_recorded_network(const Command& command, const std::vector<dp::RecordedOption>& recorded,
                           dp::ProcessGroup* group) {
   const auto model = std::ranges::find(recorded, "model", &dp::RecordedOption::name);

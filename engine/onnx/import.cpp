@@ -243,8 +243,8 @@ class Importer {
              dp::to_string(given));
   }
 
-  // Adds a tensor for every parameter and buffer of the network. Those without values in the file, such as the number of
-  // batches of a normalisation, have the values that PyTorch begins with.
+  // Adds a tensor for every parameter and buffer of the network. Those without values in the file, such as the number
+  // of batches of a normalisation, have the values that PyTorch begins with.
   void add_weights(Builder& net, TrainedModel& network) {
     std::set<std::string> names;
     std::set<const Constant*> used, shared;

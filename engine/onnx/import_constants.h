@@ -33,18 +33,18 @@ using ConstantPtr = std::shared_ptr<const Constant>;
 // An initializer, or the tensor in an attribute. Values that the file stores as bytes are not copied.
 ConstantPtr constant_of(const onnx::TensorProto& tensor, TensorData& data);
 
-// Computes operators whose inputs are all constants (constant folding). The number of elements that it may compute for a
-// file is limited.
+// Computes operators whose inputs are all constants (constant folding). The number of elements that it may compute for
+// a file is limited.
 class Folder {
  public:
   explicit Folder(std::int64_t most_elements) : left_(most_elements) {}
 
   void spend(std::int64_t elements);  // Error(data) beyond the limit
 
-  // The result of a node. Null if the operator cannot be computed. Inputs that the node leaves out are null. Error(data)
-  // if the inputs do not fit.
+  // The result of a node. Null if the operator cannot be computed. Inputs that the node leaves out are null.
+  // Error(data) if the inputs do not fit.
   ConstantPtr fold(const onnx::NodeProto& node, const std::vector<ConstantPtr>& inputs, TensorData& data);
-  ConstantPtr shape(const onnx::NodeProto& node, const Dims& dims);  // operator Shape, for an input of these dimensions
+  ConstantPtr shape(const onnx::NodeProto& node, const Dims& dims);  // Shape, for an input of these dimensions
 
  private:
   struct Call;

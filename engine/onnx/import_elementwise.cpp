@@ -1,5 +1,5 @@
-// Elementwise operators, and layers that exporters write as several of them: activations, normalisations, dropout. Such a
-// pattern is searched backwards from its last operator.
+// Elementwise operators, and layers that exporters write as several of them: activations, normalisations, dropout.
+// Such a pattern is searched backwards from its last operator.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -93,7 +93,7 @@ bool equals(const Product& product, double number, std::vector<int> terms) {
 }
 
 // Whether the product `index` is GELU: x * (1 + erf(x / sqrt(2))) / 2, or the same with
-// tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)) for erf. Returns x. `sum`: the factor of the product that may be 1 + erf(...).
+// tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)) for erf. Returns x. `sum`: the factor that may be 1 + erf(...).
 std::optional<std::pair<int, Function>> gelu_with(const Graph& graph, int index, int sum) {
   const int curve_index = beside(graph.of(sum), "Add", 1);
   if (curve_index < 0) return std::nullopt;
@@ -225,8 +225,8 @@ std::optional<Value> dropout_in(const Call& call, int index) {
 
 // --- normalisations of several operators -----------------------------------------------------------------------------
 
-// (x - mean) / sqrt(mean of (x - mean)^2 + eps), if the division is one. With means over the channels this is LayerNorm,
-// with means over the batch and the pixels a BatchNorm2d without running statistics.
+// (x - mean) / sqrt(mean of (x - mean)^2 + eps), if the division is one. With means over the channels this is
+// LayerNorm, with means over the batch and the pixels a BatchNorm2d without running statistics.
 std::optional<Value> normalisation_in(const Call& call) {
   const Graph& graph = call.graph;
   if (!call.has_term(0) || !call.has_term(1)) return std::nullopt;
@@ -322,7 +322,7 @@ Value difference(const Call& call) {
   return call.layer({i, j}, [](Builder& net, const std::vector<Node>& in) { return net.subtract(in[0], in[1]); });
 }
 
-// Whether `factor` has the dimensions of `over`, or one value for each of its channels, or one for each of its pixels.
+// Whether `factor` has the dimensions of `over`, or one value for each of its channels, or for each of its pixels.
 bool spreads(const Term& factor, const Term& over) {
   if (factor.dims == over.dims) return true;
   if (!is_image(factor) || !is_image(over)) return false;
@@ -371,8 +371,8 @@ Value plain_product(const Call& call) {
   });
 }
 
-// Mul, or Div by a number. First it becomes a term of its own. If it is the last operator of a pattern, the layer of the
-// pattern becomes the result, and the term is not used.
+// Mul, or Div by a number. First it becomes a term of its own. If it is the last operator of a pattern, the layer of
+// the pattern becomes the result, and the term is not used.
 Value product(const Call& call) {
   const bool divides = call.node.op_type() == "Div";
   if (divides) {

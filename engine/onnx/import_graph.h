@@ -46,10 +46,10 @@ class Builder : public ModelBuilder {
     const char* suffix;
   };
   std::string layer_name(const onnx::NodeProto& node, const std::vector<Named>& weights);
-  // Whether the constant has PyTorch's name of a weight, "<layer>.<suffix>". Others are constants that an exporter wrote.
+  // Whether the constant has PyTorch's name of a weight, "<layer>.<suffix>". Others were written by an exporter.
   static bool is_weight(const Constant& constant, const char* suffix);
 
-  // Some layers take images only. Features pass through them as images of one pixel, and are features again behind them.
+  // Some layers take images only. Features pass through them as images of one pixel.
   Node as_image(Node x) { return shape_of(x, "").rank() == 1 ? reshape(x, {shape_of(x, "")[0], 1, 1}) : x; }
   Node as_before(Node x, bool features) { return features ? flatten(x) : x; }
 

@@ -26,8 +26,8 @@ Value to_layer_shape(const Call& call, int from, const Dims& dims) {
   });
 }
 
-// Exporters write GroupNorm as Reshape to (N, groups, values), InstanceNormalization, and Reshape back to `dims`. This is
-// the last of them; nullopt if it is another Reshape.
+// Exporters write GroupNorm as Reshape to (N, groups, values), InstanceNormalization, and Reshape back to `dims`. The
+// call is the last of them; nullopt if it is another Reshape.
 std::optional<Value> group_norm_in(const Call& call, const Term& norm, const Dims& dims) {
   if (norm.op != "InstanceNormalization" || norm.build || norm.dims.size() != 3 || norm.operands.at(0).term < 0)
     return std::nullopt;
