@@ -1,8 +1,11 @@
-// How long a checkpoint stops the training loop (docs/decisions/0078), beside a save that it waits for. Medians. One
-// round is: a step, a snapshot and a step while a thread copies, a save for which training waits, and steps while a
-// thread copies and writes. "call": snapshot() itself. "stop": the call, and by how much the step after it takes longer
-// than a step alone. "slowed": by how much all steps during a save take longer. "copy": a snapshot
-// and its copy, if nothing else runs.
+// How long a checkpoint stops the training loop (docs/decisions/0078), beside a save for which it waits. Medians. One
+// round is: a step alone, a snapshot and a step while a thread copies, a save for which training waits, and steps while
+// a thread copies and writes.
+// call    snapshot() itself
+// stop    the call, and by how much the step after it computes nothing for longer than a step alone
+// longer  the call, and by how much the step after it takes longer: it shares cores and memory with the thread
+// slowed  by how much all steps during a copy and a write take longer
+// copy    a snapshot and its copy, if no step runs
 #include <dp/dp.h>
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -36,21 +39,23 @@ void measure(const std::string& name, const std::string& folder, int threads, st
   const dp::Batch& images = *loader.next();
   const auto step = [&] {
     const auto begin = std::chrono::steady_clock::now();
+    net.take_phase_times();
     net.train_step(images, dp::Sgd{.lr = 1e-4f, .momentum = 0.9f});
     return seconds_since(begin);
   };
+  const auto idle = [&] { return net.take_phase_times().front().waiting; };  // in the last step
   step();
   dp::Checkpoint checkpoint;
   checkpoint.state.model = name, checkpoint.state.dataset = "synthetic", checkpoint.model = net.model();
   const auto save = [&] { dp::save_checkpoint(folder + "/checkpoint", checkpoint); };
-  std::vector<double> alone, call, stop, copies, whole, slowed;
+  std::vector<double> alone, call, stop, longer, copies, whole, slowed;
   for (int i = 0; i <= saves; ++i) {
-    const double usual = step();
+    const double usual = step(), idle_alone = idle();
     auto begin = std::chrono::steady_clock::now();
     std::function<void()> copy = net.snapshot(checkpoint);
     const double called = seconds_since(begin);
     std::thread copying(copy);
-    const double stopped = called + step() - usual;
+    const double took_longer = called + step() - usual, stopped = called + idle() - idle_alone;
     copying.join();
     begin = std::chrono::steady_clock::now();
     net.snapshot(checkpoint)();
@@ -66,11 +71,12 @@ void measure(const std::string& name, const std::string& folder, int threads, st
     writing.join();
     if (i == 0) continue;  // the first one allocates
     alone.push_back(usual), call.push_back(called), stop.push_back(stopped), whole.push_back(saved);
-    copies.push_back(copied), slowed.push_back(during - steps * usual);
+    longer.push_back(took_longer), copies.push_back(copied), slowed.push_back(during - steps * usual);
   }
-  std::printf("%-14s %7d %5lld %9.1f %8.2f %8.1f %8.1f %8.1f %8.1f %7.1f %%\n", name.c_str(), threads,
+  std::printf("%-14s %7d %5lld %9.1f %8.2f %8.2f %8.1f %8.1f %8.1f %8.1f %7.1f %%\n", name.c_str(), threads,
               static_cast<long long>(batch), 1e3 * median(alone), 1e3 * median(call), 1e3 * median(stop),
-              1e3 * median(slowed), 1e3 * median(copies), 1e3 * median(whole), 100 * median(stop) / median(whole));
+              1e3 * median(longer), 1e3 * median(slowed), 1e3 * median(copies), 1e3 * median(whole),
+              100 * median(stop) / median(whole));
   std::fflush(stdout);
 }
 
@@ -88,7 +94,8 @@ int main(int argc, char** argv) try {
   app.add_option("--threads", threads, "of training [one, and all cores]");
   app.add_option("--batch", batch, "images of a step [64; resnet50: 4]");
   CLI11_PARSE(app, argc, argv);
-  std::printf("network        threads batch  step, ms call, ms stop, ms slowed, ms copy, ms save, ms stop/save\n");
+  std::printf(
+      "network        threads batch  step, ms call, ms stop, ms longer, ms slowed, ms copy, ms save, ms stop/save\n");
   const int cores = static_cast<int>(std::thread::hardware_concurrency());
   for (const std::string& model : models)
     for (const int of_step : threads > 0 ? std::vector{threads} : std::vector{1, cores})
