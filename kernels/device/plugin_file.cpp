@@ -18,8 +18,8 @@ namespace fs = std::filesystem;
 
 using Entry = void* (*)(const char* abi, const char** own_abi);
 
-// The shared library or program that contains this code: its file, and the absolute folders of its run path. CMake
-// stores the plugin folder in that run path (CMakeLists.txt).
+// The shared library or program that contains this code: its file, and the absolute folders of its run path, and those
+// relative to the file ($ORIGIN). CMake stores the plugin folder in that run path (CMakeLists.txt).
 struct Holder {
   fs::path file;
   std::vector<fs::path> run_path;
@@ -54,8 +54,11 @@ Holder holder_of_this_code(const fs::path& program) {
           reinterpret_cast<const char*>(entry->d_un.d_ptr + (entry->d_un.d_ptr < object.l_addr ? object.l_addr : 0));
   for (const ElfW(Dyn)* entry = object.l_ld; strings != nullptr && entry->d_tag != DT_NULL; ++entry)
     if (entry->d_tag == DT_RUNPATH || entry->d_tag == DT_RPATH)
-      for (const fs::path& folder : split(strings + entry->d_un.d_val))
+      for (const fs::path& folder : split(strings + entry->d_un.d_val)) {
         if (folder.is_absolute()) holder.run_path.push_back(folder);
+        if (*folder.begin() == "$ORIGIN" && !holder.file.empty())
+          holder.run_path.push_back(holder.file.parent_path() / folder.lexically_relative("$ORIGIN"));
+      }
   return holder;
 }
 

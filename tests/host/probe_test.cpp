@@ -58,9 +58,10 @@ TEST_CASE("a plugin is searched in the run path of the library, beside the libra
                     program = std::filesystem::canonical("/proc/self/exe").string();
   ::unsetenv("DP_PLUGIN_PATH");
   seek(text, sizeof text);
-  CHECK(std::string(text) == "no sought plugin was found (looked for /recorded/folder" + file + ", /another" + file +
-                                 ", " + folder(holder, 1) + file + ", " + folder(holder, 2) + "/lib/dp" + file + ", " +
-                                 folder(program, 1) + file + ", " + folder(program, 2) + "/lib/dp" + file +
+  CHECK(std::string(text) == "no sought plugin was found (looked for /recorded/folder" + file + ", " +
+                                 folder(holder, 2) + "/moved" + file + ", /another" + file + ", " + folder(holder, 1) +
+                                 file + ", " + folder(holder, 2) + "/lib/dp" + file + ", " + folder(program, 1) + file +
+                                 ", " + folder(program, 2) + "/lib/dp" + file +
                                  "; set DP_PLUGIN_PATH to search other folders)");
   const PluginPath named("/named");
   seek(text, sizeof text);
