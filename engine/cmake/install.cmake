@@ -1,4 +1,5 @@
-# `cmake --install`: the library, its public headers, the programs, and the package files for find_package(dp).
+# `cmake --install`: the library, its public headers, the programs, and the package files for find_package(dp)
+# and pkg-config.
 include(CMakePackageConfigHelpers)
 set(dp_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/dp)
 
@@ -43,3 +44,11 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/dpConfigVersion.cmake COM
 install(FILES ${PROJECT_BINARY_DIR}/dpConfig.cmake ${PROJECT_BINARY_DIR}/dpConfigVersion.cmake
               ${CMAKE_CURRENT_LIST_DIR}/FindTurboJPEG.cmake ${CMAKE_CURRENT_LIST_DIR}/FindWebP.cmake
         DESTINATION ${dp_package_dir})
+
+# A program that links a static dp also links its dependencies, and holds the run path.
+set(dp_pc_folder ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig)
+cmake_path(RELATIVE_PATH CMAKE_INSTALL_PREFIX BASE_DIRECTORY ${dp_pc_folder} OUTPUT_VARIABLE dp_pc_prefix)
+set(dp_pc_requires "fmt zlib libcrypto libpng libturbojpeg libwebp")
+set(dp_pc_libs " -ldnnl -fopenmp -pthread -Wl,-rpath,\${prefix}/lib/dp")
+configure_file(${CMAKE_CURRENT_LIST_DIR}/dp.pc.in ${PROJECT_BINARY_DIR}/dp.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/dp.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -2,7 +2,7 @@
 file(REMOVE_RECURSE ${PREFIX})
 execute_process(COMMAND ${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX} COMMAND_ERROR_IS_FATAL ANY OUTPUT_QUIET)
 foreach(path include/dp/dp.h bin/dp_train bin/dp_bench lib/dp/bench_step lib/dp/pytorch_step.py ${LIBDIR}/libdp.a ${LIBDIR}/libdp_train_main.a ${LIBDIR}/cmake/dp/dpConfig.cmake
-             ${LIBDIR}/cmake/dp/dpConfigVersion.cmake)
+             ${LIBDIR}/cmake/dp/dpConfigVersion.cmake ${LIBDIR}/pkgconfig/dp.pc)
   if(NOT EXISTS ${PREFIX}/${path})
     message(FATAL_ERROR "the installation lacks ${path}")
   endif()
