@@ -24,7 +24,7 @@ say "installed in $((SECONDS - begin)) s, $(du -sk venv/lib/python3*/site-packag
 say "train, Ctrl-C"
 "$python" "$here/hour.py" train run &
 training=$!
-for ((i = 0; i < 600; ++i)); do [[ -e started ]] && break; sleep 0.1; done
+for ((i = 0; i < 6000; ++i)); do [[ -e started ]] && break; sleep 0.1; done
 kill -INT "$training"
 status=0
 wait "$training" || status=$?
