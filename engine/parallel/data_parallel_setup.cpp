@@ -219,7 +219,7 @@ void DataParallel::State::make_communicators() {
     worker.gradient_sync = std::make_unique<engine::GradientSync>(
         worker, std::move(of_buckets[number]), options.reduce, buckets[stage], *setup.stage(worker.stage()).groups,
         setup.failpoints, options.reduce_dtype, scaling, options.ema_decay.has_value(), std::move(norms[number]));
-    worker.gradient_sync->hold_updates_while(team.updates_held);
+    worker.arenas.keep_while(team.updates_held);
   });
 }
 

@@ -2,6 +2,7 @@
 // also the inputs and results of a step. They exist as long as the DataParallel.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -60,6 +61,12 @@ class Arenas {
     return scaler_ ? static_cast<kernels::LossScaler*>(scaler_->data()) : nullptr;
   }
 
+  // While the flag is set, another thread copies the values and the optimizer's state: an update waits for it first.
+  void keep_while(const std::atomic<bool>& copied) { copied_ = &copied; }
+  void wait_for_copy() const {
+    if (copied_ != nullptr) copied_->wait(true);
+  }
+
   // These enqueue and return.
   void upload_step_inputs(const kernels::StepInputs& inputs);
   void set_scaler(const kernels::LossScaler& scaler);
@@ -83,6 +90,7 @@ class Arenas {
   void clear_results();
 
   OpenDevice& device_;
+  const std::atomic<bool>* copied_ = nullptr;
   const ParameterTable& table_;
   const ReplicaOptions& options_;
   std::unique_ptr<kernels::Buffer> values_, gradients_, inputs_, results_, low_values_, scaler_, running_statistics_,

@@ -227,7 +227,7 @@ void GradientSync::reduce_bucket(std::size_t bucket) {
 }
 
 void GradientSync::update_bucket(std::size_t bucket) {
-  wait_until_released();
+  replica_.arenas.wait_for_copy();
   enter(Phase::update, bucket);
   optimizer_.update(bucket, stream());
   if (!communicator_) return;
@@ -258,7 +258,7 @@ void GradientSync::all_gather_weights(const Bucket& bucket) {
 }
 
 void GradientSync::update(bool norm) {
-  wait_until_released();
+  replica_.arenas.wait_for_copy();
   if (communicator_) {  // the update reads inputs uploaded on the compute stream
     replica_.compute().record(*gradients_done_);
     comm_stream_->wait(*gradients_done_);

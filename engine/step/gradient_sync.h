@@ -6,7 +6,6 @@
 // the bytes. A replica then has only its own part of the full-precision values, until all_gather_values().
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -76,9 +75,6 @@ class GradientSync {
   kernels::Communicator* communicator() { return communicator_.get(); }  // may be null
   LocalOptimizer& optimizer() { return optimizer_; }
 
-  // Updates wait on the host until the flag is false.
-  void hold_updates_while(const std::atomic<bool>& flag) { held_ = &flag; }
-
   // Records the communication stream's work in `tracer` from now on. The tracer must outlive this object.
   void trace(Tracer& tracer);
 
@@ -114,9 +110,6 @@ class GradientSync {
   };
   Cast cast_of(kernels::Range range);
   void run(const Cast& cast);
-  void wait_until_released() const {
-    if (held_ != nullptr) held_->wait(true);
-  }
   void enter(Phase phase, std::size_t bucket);
   void reduce_bucket(std::size_t bucket);
   void update_bucket(std::size_t bucket);
@@ -131,7 +124,6 @@ class GradientSync {
 
   Replica& replica_;
   std::unique_ptr<kernels::Communicator> communicator_;
-  const std::atomic<bool>* held_ = nullptr;
   const Reduce mode_;
   const std::vector<Bucket> buckets_;
   const Failpoints& failpoints_;

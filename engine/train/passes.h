@@ -114,6 +114,28 @@ class StopRequest {
   std::exception_ptr failure_;
 };
 
+// The time between saves.
+class SaveTimer {
+ public:
+  // `seconds`: 0: no save is due by time. `group` may be null.
+  SaveTimer(std::int64_t seconds, ProcessGroup* group) : seconds_(seconds), group_(group) {}
+
+  void restart() { since_ = time_.now(); }
+  // After a step, or between epochs. With several ranks, rank 0's clock decides. They exchange it only where they
+  // exchange data anyway: `reported`.
+  bool due(bool reported) const {
+    if (seconds_.count() == 0 || (group_ != nullptr && !reported)) return false;
+    const bool passed = time_.now() - since_ >= seconds_;
+    return group_ == nullptr ? passed : group_->from_first(passed ? "1" : "0") == "1";
+  }
+
+ private:
+  engine::TimeSource& time_ = *engine::test_modes().time;
+  const std::chrono::seconds seconds_;
+  ProcessGroup* const group_;
+  engine::TimeSource::TimePoint since_{};
+};
+
 // Training time and throughput. The clock is paused during evaluations and saves.
 class Meter {
  public:

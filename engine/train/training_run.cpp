@@ -11,7 +11,6 @@
 #include "data/augment/policies.h"
 #include "dp/error.h"
 #include "dp/shell.h"
-#include "engine/step/memory/memory_room.h"
 #include "engine/train/data_identity.h"
 #include "engine/train/host_memory.h"
 #include "engine/train/passes.h"
@@ -38,7 +37,8 @@ TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const T
       finish_(options.finish, options.parallel.process_group),
       batches_(train.batches_per_epoch()),
       most_steps_(options.max_steps),
-      meter_(/*by_steps=*/options.parallel.process_group != nullptr) {
+      meter_(/*by_steps=*/options.parallel.process_group != nullptr),
+      save_timer_(options.save_every_seconds, group_) {
   state_.model = net.model().name();
   state_.dataset = options.dataset_name;
   state_.seed = options.parallel.seed;
@@ -170,7 +170,7 @@ void TrainingRun::report_kept() const {
 
 void TrainingRun::train() {
   interrupted_ = stop_.asked_now();  // planning may have taken long
-  saved_at_ = meter_.now();
+  save_timer_.restart();
   if (finished() && !interrupted_)
     notices_.tell(fmt::format("nothing is left to train: the run is at step {}, after {} of {} epochs", state_.step,
                               state_.epoch, std::max(state_.epoch, options_.epochs)));
@@ -195,7 +195,7 @@ void TrainingRun::train() {
     if (state_.batch_in_epoch == batches_) ++state_.epoch, state_.batch_in_epoch = 0;
     const bool due = (options_.save_every_epochs > 0 && state_.epoch % options_.save_every_epochs == 0) ||
                      (options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0) ||
-                     time_to_save(/*reported=*/true);
+                     (writes_ && save_timer_.due(/*reported=*/true));
     std::vector<std::string> names;
     if (evaluates && last_eval_->best) names.emplace_back("best");
     if (due && !finished())
@@ -246,7 +246,7 @@ void TrainingRun::train_epoch() {
     const bool reports = last || (options_.print_freq > 0 && (state_.batch_in_epoch - 1) % options_.print_freq == 0);
     if (reports) report();
     if (!last && ((options_.save_every_steps > 0 && state_.step % options_.save_every_steps == 0) ||
-                  time_to_save(/*reported=*/reports)))
+                  (writes_ && save_timer_.due(/*reported=*/reports))))
       save(last_names(options_, state_.step), /*must=*/false);
     take_written(/*wait=*/false, /*must=*/false);
     ended_ = group_ == nullptr && finish_.here();
@@ -432,23 +432,6 @@ void TrainingRun::report() {
   meter_.mark();
 }
 
-bool TrainingRun::time_to_save(bool reported) {
-  if (options_.save_every_seconds == 0 || !writes_ || (group_ != nullptr && !reported)) return false;
-  const bool due = meter_.now() - saved_at_ >= std::chrono::seconds(options_.save_every_seconds);
-  return group_ == nullptr ? due : group_->from_first(due ? "1" : "0") == "1";
-}
-
-void TrainingRun::check_space() {
-  const std::int64_t free = file_ops().free_bytes(folder_.path().c_str());
-  const std::size_t bytes = checkpoint_bytes(net_.model(), options_);
-  if (free < 0 || static_cast<std::size_t>(free) / 2 >= bytes) return;
-  notices_.warn(
-      fmt::format("the disk of '{}' has room for {} further checkpoint: {} are free, and one takes {}; free "
-                  "some space",
-                  folder_.path(), static_cast<std::size_t>(free) < bytes ? "no" : "only one",
-                  engine::in_units(static_cast<std::size_t>(free)), engine::in_units(bytes)));
-}
-
 void TrainingRun::save(const std::vector<std::string>& names, bool must) {
   if (!writes_ || names.empty()) return;
   settle(/*must=*/false);
@@ -470,7 +453,7 @@ void TrainingRun::save(const std::vector<std::string>& names, bool must) {
     throw;
   }
   in_flight_ = true;
-  if (std::ranges::count(names, "last") > 0) unsaved_ = false, saved_at_ = meter_.now();
+  if (std::ranges::count(names, "last") > 0) unsaved_ = false, save_timer_.restart();
   if (must || options_.sync_checkpoints) settle(must);
   if (was_running) meter_.run();
 }
@@ -494,7 +477,7 @@ void TrainingRun::take_written(bool wait, bool must) {
     }
   }
   if (!saved.empty() && options_.checkpoint_hist > 0) folder_.keep_newest(options_.checkpoint_hist);
-  if (!written.empty()) check_space();
+  if (!written.empty()) notices_.warn_unless_empty(folder_.space_warning(checkpoint_bytes(net_.model(), options_)));
   if (last_failed_) unsaved_ = true;
   for (const std::string& folder : saved)
     if (callbacks_.on_checkpoint) callbacks_.on_checkpoint(folder);

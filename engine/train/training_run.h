@@ -120,8 +120,6 @@ class TrainingRun {
   // Copies the state and starts to write it as these checkpoints. must: waits, and a failed write is an error instead
   // of a notice.
   void save(const std::vector<std::string>& names, bool must);
-  bool time_to_save(bool reported);         // after a step, or between epochs; `reported`: every rank has just reported
-  void check_space();                       // warns while the disk has no room for two further checkpoints
   void take_written(bool wait, bool must);  // reports the checkpoints that were written meanwhile
   void settle(bool must);                   // waits for the checkpoints in flight, on every rank
   void record(const nlohmann::ordered_json& metrics);
@@ -164,16 +162,16 @@ class TrainingRun {
   // there still evaluates.
   TrainState state_;
   Meter meter_;
+  SaveTimer save_timer_;
   double seconds_before_ = 0;  // of training, before the run was resumed
   Stats recent_, epoch_stats_;
   EpochReport epoch_;
   std::vector<PhaseTimes> phases_;
   std::optional<EvalReport> last_eval_;
-  CheckpointWriter writer_;                   // on rank 0
-  engine::TimeSource::TimePoint saved_at_{};  // the last save of `last`, or the start of training
-  bool in_flight_ = false;                    // save() has started a write that settle() has not waited for
-  bool last_failed_ = false;                  // the last write of `last`
-  bool unsaved_ = true;  // whether something happened since the last save() of `last`, or its write failed
+  CheckpointWriter writer_;   // on rank 0
+  bool in_flight_ = false;    // save() has started a write that settle() has not waited for
+  bool last_failed_ = false;  // the last write of `last`
+  bool unsaved_ = true;       // whether something happened since the last save() of `last`, or its write failed
   bool loading_noticed_ = false;
   std::int64_t first_step_ = 0;  // of this part of the run
   bool interrupted_ = false;

@@ -119,7 +119,7 @@ void TrainingRun::begin_folder(std::optional<std::int64_t> continued_from) {
   add_memory(environment_, net_);
   notices_.attempt([this] { add_environment(folder_.path(), environment_); });
   if (!adds) return;
-  check_space();
+  notices_.warn_unless_empty(folder_.space_warning(checkpoint_bytes(net_.model(), options_)));
   notices_.attempt([this] {
     folder_.events().add_options(config_);
     Scalars memory;

@@ -86,7 +86,7 @@ TEST_CASE("a run warns two saves before the disk is full, and again when the nex
 
 TEST_CASE("an unknown amount of free space is no warning") { CHECK(said_of_space({-1}).empty()); }
 
-TEST_CASE("--save-every is read and written as a list of epochs, steps and seconds") {
+TEST_CASE("the times of --save-every are read and written as a list of epochs, steps and seconds") {
   const auto& table = run_options();
   const auto read = [&](const std::string& text) {
     TrainerOptions options;

@@ -28,6 +28,9 @@ class Notices {
     if (warning.times++ == 0) tell(text);
     warning.text = text;
   }
+  void warn_unless_empty(const std::string& text) {
+    if (!text.empty()) warn(text);
+  }
   // Calls write(). Each failure is a warning.
   template <typename F>
   void attempt(F&& write) {

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
@@ -19,6 +21,7 @@
 #include "engine/base/text.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/step/memory/memory_room.h"
 #include "engine/train/record/records.h"
 
 namespace dp {
@@ -130,6 +133,15 @@ bool RunFolder::owns(const std::string& checkpoint_folder) const {
   std::error_code error;
   const fs::path parent = fs::canonical(checkpoint_folder, error).parent_path();
   return writes() && !error && fs::equivalent(parent, path_ + "/checkpoints", error);
+}
+
+std::string RunFolder::space_warning(std::size_t bytes) const {
+  const std::int64_t free = file_ops().free_bytes(path_.c_str());
+  if (free < 0 || static_cast<std::size_t>(free) / 2 >= bytes) return {};
+  return fmt::format(
+      "the disk of '{}' has room for {} further checkpoint: {} are free, and one takes {}; free some space", path_,
+      static_cast<std::size_t>(free) < bytes ? "no" : "only one", engine::in_units(static_cast<std::size_t>(free)),
+      engine::in_units(bytes));
 }
 
 void RunFolder::keep_newest(int count) const {
