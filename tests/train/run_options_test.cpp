@@ -97,6 +97,7 @@ std::vector<std::vector<std::string>> accepted_texts(const Row& row) {
       if (row.name == "own-augmentation") each = {own_augmentation().name};
       if (row.name == "lr-factor") each = {"a*=0.5"};
       if (row.name == "class-weights") each = {"balanced", "1,0.5,2"};
+      if (row.name == "save-every") each = {"0", "2,500steps,10m"};
       if (row.name == "color-jitter") each = {"0.4", "0.4,0.3,0.2,0.1"};
       if (each.empty()) each = {"3:4"};
       break;
