@@ -46,7 +46,8 @@ void forward_folded(Planner& plan, const Node& conv, const Node& norm, const Pla
   const TensorDesc in = plan.activation_desc(x.desc);
   auto op = plan.make(Conv2dForward{in, plan.any(weight_shape(conv)), plan.batched(conv.output), conv.window,
                                     /*bias=*/true, norm.relu && !adds, /*training=*/false});
-  const PlanValue weight = plan.new_folded(op.tensors()[1]), bias = plan.new_folded(plan.channels_desc(conv.output[0]));
+  const PlanValue weight = new_folded(plan, op.tensors()[1]),
+                  bias = new_folded(plan, plan.channels_desc(conv.output[0]));
 
   // BatchNormFold keeps the layout of the weights. If the convolution reads another one, a second step reorders them.
   const Norm& own = plan.norms.norm(norm.norm);

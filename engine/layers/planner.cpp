@@ -94,13 +94,6 @@ PlanValue PlanDraft::new_value(const TensorDesc& resolved) {
   return {{Space::activation, buffers.size() - 1}, resolved};
 }
 
-PlanValue PlanDraft::new_folded(const TensorDesc& resolved) {
-  constexpr std::size_t kAlign = 64;
-  const Ref where{Space::folded, folded_bytes};
-  folded_bytes += (resolved.layout.bytes + kAlign - 1) / kAlign * kAlign;
-  return {where, resolved};
-}
-
 PlanValue PlanDraft::new_mask(const PlanValue& pooled) {
   const std::size_t bytes = pooled.desc.layout.bytes / context.element_bytes(pooled.desc.type);
   return new_value({pooled.desc.shape, DType::u8, {"mask of " + pooled.desc.layout.name, bytes, nullptr}});
@@ -148,9 +141,16 @@ PlanValue PlanDraft::parameter(PlanSteps& steps, const std::string& reader, int 
   const PlanValue kept = layer_weights(entry);
   const bool equal = kept.desc.layout == wanted.layout && kept.desc.type == wanted.type;
   if (options.training || equal || kept.desc.shape != wanted.shape) return as(steps, reader, kept, wanted);
-  const PlanValue copy = new_folded(wanted);
+  const PlanValue copy = new_folded(*this, wanted);
   add(fold, reader, "reorder", make(Reorder{kept.desc, wanted}), {.src = kept.where, .dst = copy.where});
   return copy;
+}
+
+PlanValue new_folded(PlanDraft& plan, const TensorDesc& resolved) {
+  constexpr std::size_t kAlign = 64;
+  const Ref where{Space::folded, plan.folded_bytes};
+  plan.folded_bytes += (resolved.layout.bytes + kAlign - 1) / kAlign * kAlign;
+  return {where, resolved};
 }
 
 void PlanDraft::place_buffers() {

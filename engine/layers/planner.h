@@ -125,8 +125,7 @@ struct PlanDraft : PlanParts {
   PlanValue new_value(const kernels::TensorDesc& resolved);
   PlanValue new_doubles(std::int64_t count);
   PlanValue new_mask(const PlanValue& pooled);
-  PlanValue new_folded(const kernels::TensorDesc& resolved);  // written by `fold`
-  PlanValue layer_weights(int entry) const;                   // in the activation type
+  PlanValue layer_weights(int entry) const;  // in the activation type
   Ref parameter_place(int entry) const;
   Border border(const PlanValue& value, int last);  // keeps the memory of `value` up to step `last`
 
@@ -209,6 +208,9 @@ class PlanGradients {
   PlanSteps* steps_ = nullptr;
   std::vector<std::function<void()>> later_;
 };
+
+// Memory for weights of the plan's own, which `plan.fold` computes.
+PlanValue new_folded(PlanDraft& plan, const kernels::TensorDesc& resolved);
 
 struct Planner : PlanDraft {
   using PlanDraft::PlanDraft;

@@ -2,6 +2,7 @@
 #include <dp/functions.h>
 #include <dp/model.h>
 #include <set>
+#include <tuple>
 
 #include "convert.h"
 

@@ -1,5 +1,6 @@
 // Optimizers, parameter groups and schedules.
 #include <dp/optimizer.h>
+#include <tuple>
 
 #include "convert.h"
 
