@@ -549,7 +549,7 @@ class TensorReader {
     std::uint64_t begin = 0, bytes = 0;  // in the file; from the first to the last element
   };
 
-  // A tensor lies within the elements [begin, end) of its storage, and has `count` of them.
+  // Where a tensor is in its storage: it has `count` elements, all of them between the elements `begin` and `end`.
   struct Reach {
     std::uint64_t begin = 0, end = 0, count = 0;
   };

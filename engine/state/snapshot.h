@@ -1,6 +1,6 @@
-// The state of a checkpoint, copied while training goes on. The forward and backward pass of a step only read weights
-// and the optimizer's state. So they are copied by another thread, and the next update waits for it. Devices whose
-// memory the host cannot read are copied at once.
+// Copies the state for a checkpoint while training goes on. Forward and backward passes read weights and optimizer
+// state, but do not change them. So another thread can copy them during the next step, and only its update waits. From
+// GPUs, whose memory the host cannot read, the state is copied before training goes on.
 #pragma once
 
 #include <deque>
@@ -15,8 +15,9 @@ namespace dp::engine {
 
 class Snapshot {
  public:
-  // Between steps. Sets weights, optimizer, average and average_updates of `to`, which must not change until finish().
-  // Tensors there that nothing else uses keep their memory if they fit. With several ranks, every rank calls it.
+  // Call it between steps, on every rank. Fills weights, optimizer, average and average_updates of `to` until finish()
+  // has returned; nothing else may change them before. Tensors of `to` with the right shape are written in place, if
+  // nothing else refers to them.
   Snapshot(Team& team, StateDict& state_dict, ReplicatedOptimizer& optimizer, Checkpoint& to);
   ~Snapshot() { release(); }
   Snapshot(const Snapshot&) = delete;

@@ -24,10 +24,11 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // The next checkpoint. Its tensors keep their memory from one to the next, which saves the time of new pages. The
-  // result of the write before must have been taken.
+  // The checkpoint to fill next, once the result of the last write was taken. Its tensors have the memory of the last
+  // checkpoint, because the first write to new memory takes long.
   Checkpoint& next() { return checkpoint_; }
-  // Calls fill() and writes next() to these folders, one after another. If no thread can be started, this call does.
+  // On a thread of its own: calls fill(), then writes next() to each folder. If no thread can be started, this call
+  // returns when that is done.
   void start(std::vector<std::string> folders, std::function<void()> fill);
   // The results of start(), in order, once. `wait`: until they are there; otherwise an empty list if they are not.
   std::vector<Written> take(bool wait);

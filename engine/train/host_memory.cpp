@@ -32,9 +32,9 @@ std::size_t checkpoint_bytes(const Model& model, const TrainerOptions& options) 
   return copies * static_cast<std::size_t>(model.parameter_count()) * sizeof(float);
 }
 
-// Every run copies the weights once, to compute their digest. A run that saves keeps the tensors of a checkpoint from
-// one to the next. On CPUs, a tensor of the optimizer's state that several buckets or replicas hold is put together
-// first.
+// Every run copies the weights once, to compute their digest. A run that saves keeps a copy of its state between saves.
+// A tensor of the optimizer's state may be in several buckets or replicas; on CPUs a buffer holds it while it is put
+// together.
 std::size_t bytes_of_copies(const Model& model, const TrainerOptions& options, bool training) {
   const auto& devices = options.parallel.devices;
   const bool on_host = devices.empty() || devices.front().kind != DeviceKind::cuda;

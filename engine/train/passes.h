@@ -121,8 +121,8 @@ class SaveTimer {
   SaveTimer(std::int64_t seconds, ProcessGroup* group) : seconds_(seconds), group_(group) {}
 
   void restart() { since_ = time_.now(); }
-  // After a step, or between epochs. With several ranks, rank 0's clock decides. They exchange it only where they
-  // exchange data anyway: `reported`.
+  // Call it after a step and between epochs. With several ranks, the clock of rank 0 decides, and only if `reported`:
+  // there the ranks exchange data anyway.
   bool due(bool reported) const {
     if (seconds_.count() == 0 || (group_ != nullptr && !reported)) return false;
     const bool passed = time_.now() - since_ >= seconds_;

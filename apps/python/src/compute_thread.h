@@ -1,4 +1,4 @@
-// A thread for an engine object, on which it is made, used and destroyed.
+// The thread on which an object of the engine is made, used and destroyed.
 //
 // No signal handler may run on a thread that computes, and an object of one replica binds the thread that makes it to a
 // core (docs/guide/embedding.md). Python's threads have other work, and its main thread handles signals.
@@ -28,8 +28,8 @@ class ComputeThread {
   // while another Python thread waits here. With `stop`: signals are handled meanwhile; if a handler raises, `stop` is
   // set, and the exception is rethrown when `work` has returned.
   void run(const std::function<void()>& work, std::atomic<int>* stop = nullptr);
-  // For `work`, on this thread: runs `callback` on the Python thread that waits in run(), with the interpreter lock.
-  // Rethrows its exception. `callback` may call run().
+  // Only `work` calls this. Runs `callback` on the Python thread that waits in run(), with the interpreter lock, and
+  // rethrows its exception. `callback` may call run().
   void call_back(const std::function<void()>& callback);
 
   // The result of `make` on the thread.
@@ -62,8 +62,8 @@ class ComputeThread {
   std::thread thread_;
 };
 
-// An object whose threads may need the interpreter lock to end. The interpreter closes it at its exit, while threads
-// can still take the lock.
+// A base class of objects with threads that call Python. At the end of the interpreter these objects are closed early,
+// because their threads need the interpreter lock to end, and later no thread can take it.
 class ClosedAtExit {
  public:
   ClosedAtExit();
@@ -74,7 +74,7 @@ class ClosedAtExit {
 };
 void close_all();
 
-// An object that `make` returns a new pointer to, made and destroyed on the thread.
+// Calls `make` on the thread, and owns the object that it returns. The object is destroyed on the same thread.
 template <typename Make>
 auto make_on(const std::shared_ptr<ComputeThread>& thread, Make&& make) {
   using Object = std::remove_pointer_t<decltype(make())>;

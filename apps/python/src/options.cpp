@@ -19,7 +19,7 @@ std::string python_name(const std::string& option) {
   return name;
 }
 
-// Rows that turn something off, such as no-augment, are arguments without "no_" that turn it on.
+// An option that turns something off has an argument that turns it on: --no-augment is augment=False.
 bool turns_off(const Row& row) { return row.accepts.kind == Accepts::Kind::flag && row.name.starts_with("no-"); }
 std::string argument_of(const Row& row) { return python_name(turns_off(row) ? row.name.substr(3) : row.name); }
 

@@ -15,14 +15,15 @@ class ComputeThread;
 
 enum class OptionsOf { data_parallel, trainer };
 
-// Assigns the keyword arguments. Those that have no row: devices, parameter_groups, own_loss, and of a trainer
-// optimizer, schedule, output_dir, metrics, first_weights, classes_by_position. Functions are called through `thread`.
+// The options that the keyword arguments set. These arguments are not in the table of options: devices,
+// parameter_groups and own_loss; for a trainer also optimizer, schedule, output_dir, metrics, first_weights and
+// classes_by_position. Functions are called through `thread`.
 // Error(usage) names an argument that is unknown or has a wrong value. With `resume`, the options that the run
 // recorded are the defaults.
 dp::TrainerOptions options_from(OptionsOf kind, const nb::dict& arguments,
                                 const std::shared_ptr<ComputeThread>& thread);
 
-// Those of a DataParallel, with the argument `devices`, unless it is None.
+// The options of a DataParallel. `devices` may be None: the default devices.
 dp::DataParallelOptions parallel_options(const nb::object& devices, const nb::kwargs& arguments,
                                          const std::shared_ptr<ComputeThread>& thread);
 

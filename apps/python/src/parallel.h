@@ -29,8 +29,8 @@ class Net : public ClosedAtExit {
   void run(Use&& use) {
     thread_->run([&] { use(**this); });
   }
-  // A batch must stay unchanged until the next call has returned, the images of forward() until backward() has. On CPUs
-  // its arrays are kept. GPUs may read them after the call, so they get a copy.
+  // Keeps a batch until the next call has returned, and the images of forward() until backward() has. With GPUs, which
+  // may read it after the call, it is a copy.
   const dp::Batch& keep(dp::Batch batch);
   const dp::Tensor& keep_for_backward(const dp::Tensor& images);
 

@@ -35,7 +35,7 @@ class PythonTrainer : public ClosedAtExit, public std::enable_shared_from_this<P
     return std::make_shared<Net>(thread_, std::shared_ptr<dp::DataParallel>(shared_from_this(), &trainer_->net()));
   }
   void stop() { stop_.store(SIGINT); }
-  // Ctrl-C within a function of run(): as Ctrl-C between them.
+  // A function of run() was interrupted by Ctrl-C. The run ends as if Ctrl-C had come between two functions.
   void interrupt(std::exception_ptr raised) {
     raised_ = std::move(raised);
     stop();
@@ -67,8 +67,8 @@ class PythonTrainer : public ClosedAtExit, public std::enable_shared_from_this<P
   std::shared_ptr<dp::Trainer> trainer_;
 };
 
-// Calls the Python function `name` of `functions`, if there is one, on the thread that waits in run(), with what
-// `argument` makes there of the report. The caller of run() keeps the functions.
+// A callback that calls the Python function `name` on the thread that waits in run(). `argument` turns the report into
+// the function's argument. Empty without such a function. The caller of run() keeps the functions alive.
 template <typename... Reports, typename Argument>
 std::function<void(Reports...)> callback(const nb::dict& functions, const char* name, PythonTrainer& trainer,
                                          const Argument& argument) {
