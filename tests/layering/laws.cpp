@@ -364,6 +364,24 @@ std::vector<Violation> check_titles(const std::vector<SourceFile>& files) {
   return found;
 }
 
+std::vector<Violation> check_precompiled(const std::vector<SourceFile>& files) {
+  static const std::regex call(
+      R"(target_precompile_headers\(\s*\S+\s+(?:REUSE_FROM|(?:PRIVATE|PUBLIC|INTERFACE)\s+<))");
+  std::vector<Violation> found;
+  for (const SourceFile& file : files) {
+    if (!file.path.ends_with("CMakeLists.txt") && !file.path.ends_with(".cmake")) continue;
+    std::string text;
+    for (const std::string& line : file.lines) text += line + '\n';
+    for (std::size_t i = 0; (i = text.find("target_precompile_headers(", i)) != std::string::npos; ++i)
+      if (!std::regex_search(text.begin() + static_cast<std::ptrdiff_t>(i), text.end(), call,
+                             std::regex_constants::match_continuous))
+        found.push_back(at(
+            file, 1 + static_cast<int>(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(i), '\n')),
+            "precompiles a header of ours; precompile <library/header> only"));
+  }
+  return found;
+}
+
 std::vector<Violation> check_classes(const std::vector<SourceFile>& files) {
   // "void Outer::Inner::call(", "Type::Type(" at the start of a line. Types begin with a capital letter.
   static const std::regex definition(

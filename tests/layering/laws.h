@@ -41,6 +41,8 @@ std::vector<Violation> check_comments(const std::vector<SourceFile>& files);
 // 5: no title of a test begins with a dash (CTest would pass it as an option) or has a semicolon (CMake would split
 // it).
 std::vector<Violation> check_titles(const std::vector<SourceFile>& files);
+// 5: only headers of other libraries are precompiled: ccache would not see that a macro in one of ours has changed.
+std::vector<Violation> check_precompiled(const std::vector<SourceFile>& files);
 // 5: the member functions of a class that are defined outside of it are in at most two files. Classes of one name count
 // as one within a top-level folder. Does not see functions that return a type with parentheses.
 std::vector<Violation> check_classes(const std::vector<SourceFile>& files);

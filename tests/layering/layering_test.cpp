@@ -218,6 +218,15 @@ TEST_CASE("law 5: no title of a test begins with a dash or has a semicolon") {
         Where{"tests/b.cpp:2", "tests/c.cpp:1", "tests/d.cpp:1"});
 }
 
+TEST_CASE("law 5: only headers of other libraries are precompiled") {
+  check_tree(dp::test::check_precompiled);
+  CHECK(found(dp::test::check_precompiled, {{"tests/CMakeLists.txt",
+                                             "\ntarget_precompile_headers(a PRIVATE ours.h)\n"
+                                             "target_precompile_headers(\n  b PRIVATE <catch2/catch.hpp>)\n"
+                                             "  target_precompile_headers(c REUSE_FROM b)\n"}}) ==
+        Where{"tests/CMakeLists.txt:2"});
+}
+
 TEST_CASE("law 5: a class is in at most two sources") {
   check_tree(dp::test::check_classes);
   const std::string call = "void Whole::Part::call(int x) {\n  Other::call(x);\n}\n";
