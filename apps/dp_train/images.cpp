@@ -39,6 +39,9 @@ void check_belongs(const Command& command, const std::string& dataset) {
   if (command.crop_pct && !decodes_files(dataset))
     usage("--crop-pct requires --dataset imagefolder, imagelist, imagetargets or imageshards, but the data set is " +
           dataset);
+  if (command.trainer.augmentation.interpolation && !command.trainer.augment && !decodes_files(dataset))
+    usage("--interpolation has no effect with --no-augment: images of " + dataset +
+          " are not resized; remove one of both");
   if ((dataset == "digits" || dataset == "synthetic") && command.given.contains("data-path") &&
       !command.given.contains("dataset"))
     usage("--data-path requires --dataset: " + dataset + ", the default, reads no files; add for example " +

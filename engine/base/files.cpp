@@ -112,8 +112,8 @@ void FileWriter::write(std::span<const std::byte> bytes) {
   }
 }
 
-void FileWriter::finish() {
-  if (file_ops().fsync(file_.get()) != 0) throw_io_errno(path_, "writing it to the disk", errno);
+void FileWriter::finish(bool sync) {
+  if (sync && file_ops().fsync(file_.get()) != 0) throw_io_errno(path_, "writing it to the disk", errno);
   if (file_.close() != 0) throw_io_errno(path_, "closing it", errno);
 }
 
@@ -156,20 +156,20 @@ void sync_folder(const std::string& path) {
   if (const int error = try_sync_folder(path)) throw_io_errno(path, "writing the folder to the disk", error);
 }
 
-void replace_file(const std::string& path, const std::function<void(FileWriter&)>& fill) {
+void replace_file(const std::string& path, const std::function<void(FileWriter&)>& fill, bool sync) {
   const PathParts parts = split_path(path);
   const std::string temporary = temporary_sibling(parts, "tmp");
   try {
     FileWriter file(temporary);
     fill(file);
-    file.finish();
+    file.finish(sync);
     if (file_ops().rename(temporary.c_str(), parts.path().c_str()) != 0)
       throw_io_errno(parts.path(), "moving the new file there", errno);
   } catch (...) {
     remove_tree(temporary);
     throw;
   }
-  sync_folder(parts.parent);
+  if (sync) sync_folder(parts.parent);
 }
 
 void remove_unfinished(const std::string& path) noexcept try {

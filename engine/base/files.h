@@ -79,7 +79,7 @@ class FileWriter {
   explicit FileWriter(const std::string& path);
   void write(std::span<const std::byte> bytes);
   void write(std::string_view text) { write(std::as_bytes(std::span(text))); }
-  void finish();  // fsync and close
+  void finish(bool sync = true);  // fsync and close
 
   const std::string& path() const { return path_; }
   std::uint64_t bytes() const { return bytes_; }
@@ -107,8 +107,9 @@ std::string temporary_sibling(const PathParts& target, const char* tag);
 void sync_file(const std::string& path);
 void sync_folder(const std::string& path);
 int try_sync_folder(const std::string& path);  // returns errno on failure, else 0
-// Replaces the file at `path` atomically. `fill` writes the new content to a temporary sibling.
-void replace_file(const std::string& path, const std::function<void(FileWriter&)>& fill);
+// Replaces the file at `path` atomically. `fill` writes the new content to a temporary sibling. Without `sync` a power
+// loss may leave an empty file.
+void replace_file(const std::string& path, const std::function<void(FileWriter&)>& fill, bool sync = true);
 // Removes the temporary files beside `path` that killed calls of replace_file() left. The caller ensures that no
 // replace_file() call is running. Files that cannot be removed are left in place.
 void remove_unfinished(const std::string& path) noexcept;

@@ -133,6 +133,13 @@ std::string printable(std::string_view raw) {
   return out;
 }
 
+std::string csv_field(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string field = "\"";
+  for (const char c : text) field += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return field + "\"";
+}
+
 bool is_utf8(std::string_view text) {
   for (std::size_t at = 0, length = 0; at < text.size(); at += length)
     if ((length = utf8_length(text, at)) == 0) return false;

@@ -13,6 +13,7 @@ namespace dp {
 std::string json_line(const nlohmann::ordered_json& value);
 // A TOML basic string, quotes included.
 std::string toml_string(const std::string& text);
+std::string csv_field(const std::string& text);  // a field of RFC 4180
 bool is_utf8(std::string_view text);
 std::string base64(std::span<const std::uint8_t> bytes);
 std::string duration(double seconds);              // "0:01:12"; format of Python's timedelta

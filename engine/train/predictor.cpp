@@ -230,14 +230,6 @@ std::vector<std::string> Predictor::device_names() const { return state_->net.de
 
 namespace {
 
-// A field of RFC 4180.
-std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string field = "\"";
-  for (const char c : text) field += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return field + "\"";
-}
-
 // The shortest text that gives the same float.
 std::string number_text(double value) { return fmt::format("{}", static_cast<float>(value)); }
 nlohmann::ordered_json json_number(double value) {

@@ -19,6 +19,16 @@
 
 namespace dp {
 
+namespace {
+
+std::vector<std::string> names_of(const std::vector<OwnMetric>& metrics) {
+  std::vector<std::string> names;
+  for (const OwnMetric& metric : metrics) names.push_back(metric.name);
+  return names;
+}
+
+}  // namespace
+
 TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const TrainerOptions& given,
                          const TrainerOptions& options, const nlohmann::ordered_json& environment,
                          const TrainerCallbacks& callbacks)
@@ -31,7 +41,7 @@ TrainingRun::TrainingRun(DataParallel& net, Loader& train, Loader& test, const T
       callbacks_(callbacks),
       group_(options.parallel.process_group.get()),
       notices_(callbacks.on_message),
-      folder_(options.dry_run ? "" : options.output_dir),
+      folder_(options.dry_run ? "" : options.output_dir, names_of(options.metrics)),
       page_(folder_, notices_, group_),
       stop_(options.stop, options.parallel.process_group),
       finish_(options.finish, options.parallel.process_group),
@@ -476,6 +486,7 @@ void TrainingRun::take_written(bool wait, bool must) {
       notices_.warn(std::string("this checkpoint was not written: ") + error.what());
     }
   }
+  if (!saved.empty()) notices_.attempt([this] { folder_.note_checkpoint(); });
   if (!saved.empty() && options_.checkpoint_hist > 0) folder_.keep_newest(options_.checkpoint_hist);
   if (!written.empty()) notices_.warn_unless_empty(folder_.space_warning(checkpoint_bytes(net_.model(), options_)));
   if (last_failed_) unsaved_ = true;

@@ -14,6 +14,7 @@
 #include <cmath>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -156,30 +157,19 @@ std::string scalar_event(double wall_time, std::int64_t step, const Scalars& sca
 }
 
 Scalars scalars_of(const nlohmann::ordered_json& record) {
-  static constexpr std::array<std::pair<const char*, const char*>, 14> kNames{
-      {{"loss", "loss"},
-       {"top1", "acc1"},
-       {"top5", "acc5"},
-       {"lr", "lr"},
-       {"images_per_second", "images_per_second"},
-       {"loading_share", "loading_share"},
-       {"grad_norm", "grad_norm"},
-       {"loss_scale", "loss_scale"},
-       {"seconds", "seconds"},
-       {"mae", "mae"},
-       {"rmse", "rmse"},
-       {"r2", "r2"},
-       {"f1", "f1"},
-       {"map", "map"}}};
+  static const std::map<std::string, std::string> kOtherNames{
+      {"top1", "acc1"}, {"top5", "acc5"}, {"step", ""}, {"epoch", ""}, {"skipped", ""}, {"seconds_train", ""}};
   const std::string kind = record.value("kind", "");
   const std::string part = kind == "train"                  ? "Train/"
                            : kind != "eval"                 ? ""
                            : record.value("average", false) ? "Test EMA/"
                                                             : "Test/";
   Scalars scalars;
-  for (const auto& [name, tag] : kNames)
-    if (!part.empty() && record.contains(name) && record.at(name).is_number())
-      scalars.emplace_back(part + tag, record.at(name).get<double>());
+  for (const auto& [name, value] : record.items()) {
+    const auto other = kOtherNames.find(name);
+    const std::string& tag = other == kOtherNames.end() ? name : other->second;
+    if (!part.empty() && !tag.empty() && value.is_number()) scalars.emplace_back(part + tag, value.get<double>());
+  }
   return scalars;
 }
 

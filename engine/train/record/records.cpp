@@ -104,7 +104,7 @@ constexpr std::array kColumns{
     "loading_share", "grad_norm", "skipped", "loss_scale", "seconds", "average", "best", "mae",
     "rmse",          "r2",        "f1",      "map"};
 
-std::string cell(const nlohmann::ordered_json& record, const char* column) {
+std::string cell(const nlohmann::ordered_json& record, const std::string& column) {
   const auto at = record.find(column);
   if (at == record.end() || at->is_null()) return "";
   if (at->is_number_float() && !std::isfinite(at->get<double>())) return "";
@@ -113,25 +113,28 @@ std::string cell(const nlohmann::ordered_json& record, const char* column) {
 
 }  // namespace
 
-std::string csv_header() {
+std::string csv_header(const OwnNames& own) {
   std::string line;
   for (const char* const column : kColumns) line += (line.empty() ? "" : ",") + std::string(column);
+  for (const std::string& name : own) line += "," + csv_field(name);
   return line + "\n";
 }
 
-std::string csv_row(const nlohmann::ordered_json& record) {
+std::string csv_row(const nlohmann::ordered_json& record, const OwnNames& own) {
   const auto kind = record.find("kind");
   if (kind == record.end() || (*kind != "train" && *kind != "eval")) return "";
   std::string line;
   for (const char* const column : kColumns) line += (column == kColumns.front() ? "" : ",") + cell(record, column);
+  for (const std::string& name : own) line += "," + cell(record, name);
   return line + "\n";
 }
 
-std::string csv_table(const std::string& metrics_jsonl) {
+std::string csv_table(const std::string& metrics_jsonl, const OwnNames& own) {
   std::istringstream in(metrics_jsonl);
-  std::string table = csv_header();
+  std::string table = csv_header(own);
   for (std::string line; std::getline(in, line);)
-    if (const auto record = parse_record<nlohmann::ordered_json>(line); record.is_object()) table += csv_row(record);
+    if (const auto record = parse_record<nlohmann::ordered_json>(line); record.is_object())
+      table += csv_row(record, own);
   return table;
 }
 

@@ -29,10 +29,13 @@ const std::vector<Phase>& phases();
 
 // metrics.csv: the lines of metrics.jsonl as a table.
 
-std::string csv_header();  // the names of the columns, with a line end
+// `own`: the names of the program's own metrics, which have the last columns.
+using OwnNames = std::vector<std::string>;
+
+std::string csv_header(const OwnNames& own = {});  // the names of the columns, with a line end
 // Empty for a record that is neither of training nor of an evaluation. A column that the record lacks is empty.
-std::string csv_row(const nlohmann::ordered_json& record);
+std::string csv_row(const nlohmann::ordered_json& record, const OwnNames& own = {});
 // The whole table, from the text of metrics.jsonl.
-std::string csv_table(const std::string& metrics_jsonl);
+std::string csv_table(const std::string& metrics_jsonl, const OwnNames& own = {});
 
 }  // namespace dp

@@ -12,9 +12,11 @@
 #include <charconv>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "dp/error.h"
 #include "engine/base/files.h"
@@ -104,7 +106,8 @@ std::size_t bytes_up_to(const std::string& path, std::int64_t step) {
 
 }  // namespace
 
-RunFolder::RunFolder(const std::string& path) : path_(path) {
+RunFolder::RunFolder(const std::string& path, std::vector<std::string> own_metrics)
+    : path_(path), own_metrics_(std::move(own_metrics)) {
   if (path_.empty()) return;
   while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
   const std::string remedy = "choose another --output-dir";
@@ -163,7 +166,7 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
   if (!writes()) return;
   if (continued_from) set_aside_after(path_, *continued_from);
   const std::string metrics = path_ + "/metrics.jsonl", config = config_file(config_toml);
-  for (const char* const name : {"/summary.json", "/env.json", "/report.html", "/predictions.json"})
+  for (const char* const name : {"/summary.json", "/env.json", "/report.html", "/predictions.json", "/metrics.prom"})
     remove_unfinished(path_ + name);
   remove_unfinished(config);
   const std::string table = path_ + "/metrics.csv", events = path_ + "/" + EventFile::new_name(path_);
@@ -177,14 +180,16 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
     events_ = EventFile(events, continued_from || !has_events(path_) ? continued_from : std::optional(kBeforeAll));
   made_.note_unless_there(config);
   if (!is_file_or_link(config)) write_file_atomically(config, config_toml);
-  for (const char* of_before : {"/summary.json", "/predictions.json"}) ::unlink((path_ + of_before).c_str());
+  for (const char* of_before : {"/summary.json", "/predictions.json", "/metrics.prom"})
+    ::unlink((path_ + of_before).c_str());
   for (const char* updated : {"/env.json", "/report.html"}) {  // updates would follow a link
     std::error_code error;
     if (fs::is_symlink(path_ + updated, error)) ::unlink((path_ + updated).c_str());
   }
   metrics_.keep(continued_from ? bytes_up_to(metrics, *continued_from) : 0);
   table_.keep(0);
-  table_.append(csv_table(contents(metrics)));
+  table_.append(csv_table(contents(metrics), own_metrics_));
+  prometheus_ = PrometheusFile(path_);
   made_.keep();
 }
 
@@ -233,10 +238,13 @@ void RunFolder::append_metrics(const nlohmann::ordered_json& record) {
     }
   };
   attempt([&] { events_.add(record.value("step", std::int64_t{0}), scalars_of(record)); });
-  attempt([&] { table_.append(csv_row(record)); });
+  attempt([&] { table_.append(csv_row(record, own_metrics_)); });
+  attempt([&] { prometheus_.add(record); });
   attempt([&] { metrics_.append(json_line(record) + "\n"); });
   if (failure) std::rethrow_exception(failure);
 }
+
+void RunFolder::note_checkpoint() { prometheus_.saved(std::time(nullptr)); }
 
 FolderLock::FolderLock(const std::string& folder) : path_(folder + "/.lock") {
   const int flags = O_RDWR | O_CLOEXEC | O_NOFOLLOW;

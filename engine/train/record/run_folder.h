@@ -10,6 +10,7 @@
 
 #include "engine/base/files.h"
 #include "engine/train/record/event_file.h"
+#include "engine/train/record/prometheus.h"
 
 namespace dp {
 
@@ -57,8 +58,8 @@ std::optional<int> writer_of(const std::string& folder);
 class RunFolder {
  public:
   // Creates and locks the folder. Error(io) if that fails, Error(usage) if another run holds the lock. What this
-  // created is removed on destruction, unless begin() succeeded.
-  explicit RunFolder(const std::string& path);
+  // created is removed on destruction, unless begin() succeeded. own_metrics: names of the program's own metrics.
+  explicit RunFolder(const std::string& path, std::vector<std::string> own_metrics = {});
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
 
@@ -79,8 +80,9 @@ class RunFolder {
   void begin(const std::string& config_toml, std::optional<std::int64_t> continued_from, bool adds = true);
   // Whether metrics.jsonl has an evaluation of the weights (false) and of their average (true) at this step.
   std::set<bool> evaluated_at(std::int64_t step) const;
-  // Writes a line of metrics.jsonl and of metrics.csv, and an event, without a sync. Error(io)
+  // Writes a line of metrics.jsonl and of metrics.csv, an event and metrics.prom, without a sync. Error(io)
   void append_metrics(const nlohmann::ordered_json& record);
+  void note_checkpoint();  // writes to metrics.prom that one is complete now. Error(io)
   EventFile& events() { return events_; }
   double seconds_train() const;  // of the last line of metrics.jsonl that has it; 0: none
 
@@ -88,10 +90,12 @@ class RunFolder {
   std::string config_file(const std::string& text) const;
 
   std::string path_;
+  std::vector<std::string> own_metrics_;
   MadePaths made_;
   std::optional<FolderLock> lock_;  // destroyed before made_ removes the folder
   AppendFile metrics_, table_;
   EventFile events_;
+  PrometheusFile prometheus_;
 };
 
 }  // namespace dp

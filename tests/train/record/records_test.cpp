@@ -2,13 +2,15 @@
 // env.json.
 #include "engine/train/record/records.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "dp/run_options.h"
 #include "engine/train/record/event_file.h"
-#include "engine/train/record/records.h"
+#include "engine/train/record/prometheus.h"
 #include "engine/train/record/run_config.h"
 #include "support/catch.h"
 #include "support/temporary_folder.h"
@@ -111,16 +113,74 @@ TEST_CASE("metrics.csv and the scalars have each number under its name") {
   CHECK(csv_row(step) == "train,2,17,0.125,1.5,25.0,75.0,512.0,0.25,1.5,5,1024.0,,,,,,,,\n");
   CHECK(csv_row(evaluation) == "eval,2,17,,1.5,25.0,75.0,,,,,,0.5,true,true,,,,,\n");
   CHECK(csv_row(Json{{"step", 7}}).empty());
-  CHECK(scalars_of(step) == Scalars{{"Train/loss", 1.5},
+  CHECK(scalars_of(step) == Scalars{{"Train/lr", 0.125},
+                                    {"Train/loss", 1.5},
                                     {"Train/acc1", 25},
                                     {"Train/acc5", 75},
-                                    {"Train/lr", 0.125},
                                     {"Train/images_per_second", 512},
                                     {"Train/loading_share", 0.25},
                                     {"Train/grad_norm", 1.5},
                                     {"Train/loss_scale", 1024}});
   CHECK(scalars_of(evaluation) ==
         Scalars{{"Test EMA/loss", 1.5}, {"Test EMA/acc1", 25}, {"Test EMA/acc5", 75}, {"Test EMA/seconds", 0.5}});
+}
+
+TEST_CASE("a metric of the program's own is a column, a scalar and a sample of metrics.prom") {
+  EvalReport report = eval_report();
+  report.metrics = {{"balanced", 62.5}, {"a,\"b", 0.5}};
+  const Json record = to_record(report);
+  CHECK(csv_header({"balanced", "a,\"b"}).ends_with(",map,balanced,\"a,\"\"b\"\n"));
+  CHECK(csv_row(record, {"balanced", "a,\"b"}).ends_with(",true,true,,,,,,62.5,0.5\n"));
+  CHECK(csv_table(record.dump() + "\n", {"balanced"}) == csv_header({"balanced"}) + csv_row(record, {"balanced"}));
+  CHECK(std::ranges::count(scalars_of(record), Scalars::value_type("Test EMA/balanced", 62.5)) == 1);
+  const TemporaryFolder temp;
+  PrometheusFile prometheus(temp.path());
+  prometheus.add(record);
+  CHECK_THAT(read_text(temp / "metrics.prom"), Catch::Contains(",weights=\"average\",metric=\"balanced\"} 62.5\n") &&
+                                                   Catch::Contains(",metric=\"a,\\\"b\"} 0.5\n"));
+}
+
+TEST_CASE("metrics.prom has the latest figures under names of Prometheus, in its base units") {
+  const TemporaryFolder temp;
+  const std::string run = std::filesystem::absolute(temp.path()).string();
+  PrometheusFile prometheus(temp.path());
+  StepReport step = step_report();
+  prometheus.add(to_record(step));
+  prometheus.saved(1700000000);
+  step.step = 34, step.recent.skipped = 2, step.recent.loss_scale.reset();
+  prometheus.add(to_record(step));
+  EvalReport evaluation = eval_report();
+  prometheus.add(to_record(evaluation));
+  evaluation.average = false, evaluation.stats.loss_sum = NAN;
+  prometheus.add(to_record(evaluation));
+  prometheus.add(Json{{"kind", "resumed"}, {"step", 1}});
+  prometheus.saved(1700000001);
+  std::string samples;
+  int described = 0;
+  std::istringstream lines(read_text(temp / "metrics.prom"));
+  for (std::string line; std::getline(lines, line);) {
+    described += line.starts_with("# ");
+    if (line.starts_with('#')) continue;
+    const std::size_t at = line.find("run=\"" + run + "\"");
+    REQUIRE(at != std::string::npos);
+    samples += line.replace(at, run.size() + 6, "R") + "\n";
+  }
+  CHECK(samples ==
+        "dp_steps_total{R} 34\ndp_epoch{R} 2\ndp_learning_rate{R} 0.125\ndp_train_loss{R} 1.5\n"
+        "dp_train_accuracy_ratio{R,top=\"1\"} 0.25\ndp_train_accuracy_ratio{R,top=\"5\"} 0.75\n"
+        "dp_images_per_second{R} 512\ndp_loading_ratio{R} 0.25\ndp_train_seconds_total{R} 64\n"
+        "dp_gradient_norm{R} 1.5\ndp_loss_scale{R} 1024\n"
+        "dp_test_loss{R,weights=\"average\"} 1.5\ndp_test_loss{R,weights=\"trained\"} NaN\n"
+        "dp_test_accuracy_ratio{R,weights=\"average\",top=\"1\"} 0.25\n"
+        "dp_test_accuracy_ratio{R,weights=\"average\",top=\"5\"} 0.75\n"
+        "dp_test_accuracy_ratio{R,weights=\"trained\",top=\"1\"} 0.25\n"
+        "dp_test_accuracy_ratio{R,weights=\"trained\",top=\"5\"} 0.75\n"
+        "dp_test_seconds{R,weights=\"average\"} 0.5\ndp_test_seconds{R,weights=\"trained\"} 0.5\n"
+        "dp_skipped_steps_total{R} 7\ndp_checkpoint_timestamp_seconds{R} 1700000001\n");
+  CHECK(described == 2 * 15);
+  CHECK_THAT(read_text(temp / "metrics.prom"),
+             Catch::Contains("# HELP dp_steps_total Optimizer steps.\n# TYPE dp_steps_total counter\n") &&
+                 Catch::Contains("# TYPE dp_epoch gauge\n"));
 }
 
 TEST_CASE("summary.json has each field of the summary") {

@@ -1,4 +1,4 @@
-// env.json, the comments of config.toml, and metrics.csv.
+// env.json, the comments of config.toml, metrics.csv and metrics.prom.
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -95,6 +95,23 @@ TEST_CASE("metrics.csv has the records of metrics.jsonl as rows, also after a re
   CHECK(csv == csv_table(read_text(temp / "metrics.jsonl")));
   CHECK(lines_of(csv).size() == 1 + 15 + 3);
   CHECK_THAT(csv, Catch::StartsWith("kind,epoch,step,lr,loss,top1,top5,images_per_second,"));
+}
+
+TEST_CASE("a run writes its own metrics to metrics.csv, and metrics.prom is of the present start") {
+  const TemporaryFolder temp;
+  TrainerOptions options = tiny_options(temp.path());
+  options.metrics = {
+      {"count", [](const EvaluatedLogits& evaluated) { return static_cast<double>(evaluated.labels.size()); }}};
+  run_until(options, 10);
+  CHECK_THAT(read_text(temp / "metrics.csv"), Catch::Contains(",map,count\n") && Catch::Contains(",130.0\n"));
+  const std::string prometheus = read_text(temp / "metrics.prom");
+  CHECK_THAT(prometheus, Catch::Contains("dp_steps_total{run=\"" + temp.path() + "\"} 10\n") &&
+                             Catch::Contains("\ndp_checkpoint_timestamp_seconds{"));
+  options.resume = "auto";
+  options.max_steps = 10;
+  tiny_run(options);  // only evaluates
+  CHECK_THAT(read_text(temp / "metrics.prom"),
+             Catch::Contains("\ndp_test_loss{") && !Catch::Contains("dp_steps_total"));
 }
 
 TEST_CASE("a cell of metrics.csv is empty if its record has no such number") {
