@@ -80,7 +80,7 @@ struct Term {
   Build build{};              // empty: there is no layer
   std::string problem{};      // why there is none, for the error if the output needs it
   // Options of operators that later ones complete to a pattern:
-  std::vector<std::int64_t> axes{};  // of ReduceMean
+  std::vector<std::int64_t> axes{};  // of ReduceMean and ReduceMax
   double eps = 0;                    // of a normalisation without weights
   std::int64_t groups = 1;           // of a group normalisation
 };

@@ -377,33 +377,29 @@ Value average_pool(const Call& call) {
                     [=](Builder& net, const std::vector<Node>& in) { return net.avg_pool2d(in[0], pool); });
 }
 
-Value global_average(const Call& call, bool keeps_pixels) {
+// The mean or the maximum over rows and columns.
+Value global_pool(const Call& call, bool maximum, bool keeps_pixels) {
   const Term& x = call.term(0);
   if (!is_image(x)) refuse("requires an input of (N, C, H, W), not " + to_string(x.dims));
+  const std::size_t rows = channel_axis(x) == 1 ? 2 : 1;
+  const HW window{checked(x.dims[rows], "height"), checked(x.dims[rows + 1], "width")};
   Dims dims = x.dims;
-  dims[channel_axis(x) == 1 ? 2 : 1] = 1;
-  dims[channel_axis(x) == 1 ? 3 : 2] = 1;
+  dims[rows] = dims[rows + 1] = 1;
   if (!keeps_pixels) dims = {x.dims[0], x.dims[channel_axis(x)]};
   return call.layer(dims, keeps_pixels ? x.layout : Layout::plain, {call.inputs[0].term},
                     [=](Builder& net, const std::vector<Node>& in) {
-                      const Node mean = net.global_avg_pool2d(in[0]);
-                      return keeps_pixels ? mean : net.flatten(mean);
+                      const Node pixel =
+                          maximum ? net.max_pool2d(in[0], {.kernel = window}) : net.global_avg_pool2d(in[0]);
+                      return keeps_pixels ? pixel : net.flatten(pixel);
                     });
 }
 
-Value global_maximum(const Call& call) {
-  const Term& x = image(call);
-  const MaxPool2d pool{.kernel = {checked(x.dims[2], "height"), checked(x.dims[3], "width")}};
-  return call.layer({x.dims[0], x.dims[1], 1, 1}, Layout::plain, {call.inputs[0].term},
-                    [=](Builder& net, const std::vector<Node>& in) { return net.max_pool2d(in[0], pool); });
-}
-
-Value mean(const Call& call) {
+Value reduction(const Call& call, bool maximum) {
   const Term& x = call.term(0);
   const bool keeps = int_of(call.node, "keepdims", 1) != 0;
   std::vector<std::int64_t> axes = call.axes("axes", 1).value_or(Dims());
   if (axes.empty() || x.dims.empty()) return call.without_layer({}, "has no axes");
-  if (over_pixels(x, axes)) return global_average(call, keeps);
+  if (over_pixels(x, axes)) return global_pool(call, maximum, keeps);
   Dims dims = x.dims;
   for (std::int64_t& axis : axes) axis = axis_of(axis, dims.size());
   std::ranges::sort(axes);
@@ -448,9 +444,8 @@ std::optional<Value> recognise_layer(const Call& call) {
   if (op == "LayerNormalization") return layer_norm(call);
   if (op == "MaxPool") return max_pool(call);
   if (op == "AveragePool") return average_pool(call);
-  if (op == "GlobalAveragePool") return global_average(call, true);
-  if (op == "GlobalMaxPool") return global_maximum(call);
-  if (op == "ReduceMean") return mean(call);
+  if (op == "GlobalAveragePool" || op == "GlobalMaxPool") return global_pool(call, op == "GlobalMaxPool", true);
+  if (op == "ReduceMean" || op == "ReduceMax") return reduction(call, op == "ReduceMax");
   if (op == "Dropout") return dropout(call);
   return std::nullopt;
 }

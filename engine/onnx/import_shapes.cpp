@@ -352,8 +352,8 @@ const std::string& accepted_operators() {
       "Add, AveragePool, BatchNormalization, Bernoulli, Cast, Clip (0 to 6), Concat, Conv, ConvTranspose, Div, "
       "Dropout, Elu, Erf (in GELU), Flatten, Gelu, Gemm, GlobalAveragePool, GlobalMaxPool, GroupNormalization, "
       "HardSigmoid, HardSwish, Identity, InstanceNormalization, LayerNormalization, LeakyRelu, MatMul, MaxPool, Mul, "
-      "PRelu, Pad, RandomUniformLike (in dropout), ReduceMean, Relu, Reshape, Resize, Sigmoid, Slice, Softmax, Split, "
-      "Squeeze, Sub, Tanh, Transpose, Unsqueeze";
+      "PRelu, Pad, RandomUniformLike (in dropout), ReduceMax, ReduceMean, Relu, Reshape, Resize, Sigmoid, Slice, "
+      "Softmax, Split, Squeeze, Sub, Tanh, Transpose, Unsqueeze";
   return list;
 }
 

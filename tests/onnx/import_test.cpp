@@ -202,6 +202,13 @@ TEST_CASE("masks that exporters compute are dropout") {
   CHECK(depths[0].unit == Dropout::Unit::sample);
   CHECK(depths[0].p == 0.1f);
   CHECK(depths[1].p == 0.2f);
+  for (const char* const form : {"ts17-train", "dynamo-train", "dynamo21-train"}) {  // Bernoulli
+    INFO(form);
+    const auto drawn = layers_of<Dropout>(read_onnx(kFiles + "/maximum." + form + ".onnx").network.model);
+    REQUIRE(drawn.size() == 1);
+    CHECK(drawn[0].unit == Dropout::Unit::sample);
+    CHECK(drawn[0].p == Approx(0.2f));
+  }
 }
 
 TEST_CASE("an evaluation export says that batch normalisations were folded, and keeps the names of modules") {
