@@ -405,7 +405,7 @@ Value reduction(const Call& call, bool maximum) {
   std::ranges::sort(axes);
   for (const std::int64_t axis : axes) dims[static_cast<std::size_t>(axis)] = 1;
   if (!keeps) return call.without_layer({}, "reduces other axes than the rows and columns");
-  const Value value = call.without_layer(dims, "reduces other axes than the rows and columns");
+  Value value = call.without_layer(dims, "reduces other axes than the rows and columns");
   call.graph.terms.back().axes = axes;
   return value;
 }

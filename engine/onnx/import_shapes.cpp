@@ -223,8 +223,10 @@ Value gather(const Call& call) {
     const ConstantPtr rows = x.operands[1].constant;
     const HW size{checked(dims[2]), checked(dims[3])};
     const auto nearest = [](const Constant& cells, std::int64_t from) {
-      for (std::int64_t i = 0; i < cells.count(); ++i)
-        if (cells.at(i) != static_cast<double>(i * from / cells.count())) return false;
+      for (std::int64_t i = 0; i < cells.count(); ++i) {
+        const std::int64_t source = i * from / cells.count();
+        if (cells.at(i) != static_cast<double>(source)) return false;
+      }
       return cells.count() > 0;
     };
     if (is_image(image) && image.layout == Layout::plain && rows && nearest(*rows, image.dims[2]) &&
