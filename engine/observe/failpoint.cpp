@@ -6,6 +6,7 @@
 #include <atomic>
 #include <charconv>
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -37,20 +38,30 @@ std::vector<std::string_view> split(std::string_view text, char separator) {
   }
 }
 
+struct NamedAction {
+  std::string_view name;
+  FailAction action;
+  int signal = 0;
+};
+constexpr NamedAction kActions[] = {{"throw", FailAction::raise},
+                                    {"stall", FailAction::stall},
+                                    {"nan", FailAction::nan},
+                                    {"segv", FailAction::signal, SIGSEGV},
+                                    {"abort", FailAction::signal, SIGABRT},
+                                    {"kill", FailAction::signal, SIGKILL}};
+
 Failpoint parse_clause(std::string_view clause) {
   Failpoint point;
   const std::vector<std::string_view> parts = split(clause, ':');
   if (parts.size() < 2)
-    throw Error(ErrorCode::usage,
-                fmt::format("DP_FAIL: '{}' is not action:phase[:devN][:stageN][:microN][:stepN][:Nms]", clause));
-  if (parts[0] == "throw")
-    point.action = FailAction::raise;
-  else if (parts[0] == "stall")
-    point.action = FailAction::stall;
-  else if (parts[0] == "nan")
-    point.action = FailAction::nan;
-  else
-    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not throw, stall or nan", parts[0]));
+    throw Error(
+        ErrorCode::usage,
+        fmt::format("DP_FAIL: '{}' is not action:phase[:devN][:stageN][:microN][:stepN][:startN][:Nms]", clause));
+  const auto action = std::ranges::find(kActions, parts[0], &NamedAction::name);
+  if (action == std::end(kActions))
+    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not throw, stall, nan, segv, abort or kill", parts[0]));
+  point.action = action->action;
+  point.signal = action->signal;
   const auto phase = std::find(kPhaseNames.begin(), kPhaseNames.end(), parts[1]);
   if (phase == kPhaseNames.end())
     throw Error(ErrorCode::usage,
@@ -68,14 +79,16 @@ Failpoint parse_clause(std::string_view clause) {
       point.stage = number<int>(parts[i].substr(5), clause);
     else if (parts[i].starts_with("micro"))
       point.micro_batch = number<int>(parts[i].substr(5), clause);
+    else if (parts[i].starts_with("start"))
+      point.start = number<int>(parts[i].substr(5), clause);
     else if (parts[i].starts_with("step"))
       point.step = number<std::int64_t>(parts[i].substr(4), clause);
     else if (parts[i].ends_with("ms") && point.action == FailAction::stall)
       point.stall_ms = number<int>(parts[i].substr(0, parts[i].size() - 2), clause);
     else
       throw Error(ErrorCode::usage,
-                  fmt::format("DP_FAIL: '{}' in '{}' is not devN, stageN, microN, stepN or, for a stall, Nms", parts[i],
-                              clause));
+                  fmt::format("DP_FAIL: '{}' in '{}' is not devN, stageN, microN, stepN, startN or, for a stall, Nms",
+                              parts[i], clause));
   }
   return point;
 }
@@ -90,8 +103,12 @@ std::vector<Failpoint> parse_failpoints(std::string_view text) {
 }
 
 std::vector<Failpoint> failpoints_from_environment() {
-  const char* text = std::getenv("DP_FAIL");
-  return parse_failpoints(text ? text : "");
+  const char* const text = std::getenv("DP_FAIL");
+  const char* const restarts = std::getenv("DP_RESTARTS");
+  std::vector<Failpoint> points = parse_failpoints(text ? text : "");
+  const int start = restarts ? std::atoi(restarts) : 0;
+  std::erase_if(points, [&](const Failpoint& point) { return point.start >= 0 && point.start != start; });
+  return points;
 }
 
 namespace {
@@ -128,6 +145,7 @@ bool Failpoints::hit_slowly(const StepPlace& place) const {
         !matches(point.stage, place.stage) || !matches(point.micro_batch, place.micro_batch))
       continue;
     if (point.action == FailAction::raise) throw std::runtime_error("failure injected by DP_FAIL");
+    if (point.action == FailAction::signal) std::raise(point.signal);
     if (point.action == FailAction::stall) stall(std::chrono::milliseconds(point.stall_ms), place.replica);
     nan = nan || point.action == FailAction::nan;
   }

@@ -11,7 +11,7 @@
 
 namespace dp::engine {
 
-enum class FailAction : std::uint8_t { none, raise, stall, nan };
+enum class FailAction : std::uint8_t { none, raise, stall, nan, signal };
 
 // One clause, "throw:backward:dev1:step3". An omitted part matches everything.
 struct Failpoint {
@@ -21,6 +21,8 @@ struct Failpoint {
   int stage = -1, micro_batch = -1;  // micro_batch: with a pipeline, an item
   std::int64_t step = -1;
   int stall_ms = 1000;
+  int signal = 0;  // with FailAction::signal
+  int start = -1;  // DP_RESTARTS, the restarts of the run before this start
 };
 
 // Where a thread is in a training step.
@@ -33,7 +35,7 @@ struct StepPlace {
 
 // Parses clauses separated by commas. Error(usage) names the faulty clause.
 std::vector<Failpoint> parse_failpoints(std::string_view text);
-std::vector<Failpoint> failpoints_from_environment();
+std::vector<Failpoint> failpoints_from_environment();  // without those of other starts
 
 // DP_FAIL_GATE: whether it is set, and how many threads of this process stall at it.
 bool stalls_are_gated();

@@ -2,6 +2,9 @@
 #include "engine/observe/failpoint.h"
 
 #include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <utility>
 
 #include "dp/error.h"
 #include "support/catch.h"
@@ -23,6 +26,8 @@ void check_point(const std::string& text, const Failpoint& expected) {
   CHECK(points[0].micro_batch == expected.micro_batch);
   CHECK(points[0].step == expected.step);
   CHECK(points[0].stall_ms == expected.stall_ms);
+  CHECK(points[0].signal == expected.signal);
+  CHECK(points[0].start == expected.start);
 }
 
 std::string refusal(const std::string& text) {
@@ -64,19 +69,23 @@ TEST_CASE("failpoints: each part of a clause sets its field, and an omitted one 
   for (const Phase phase : {Phase::forward, Phase::backward, Phase::reduce, Phase::update})
     check_point(std::string("nan:") + to_string(phase) + ":dev1",
                 {.action = FailAction::nan, .phase = phase, .replica = 1});
+  for (const auto& [name, signal] : {std::pair("segv", SIGSEGV), {"abort", SIGABRT}, {"kill", SIGKILL}})
+    check_point(name + std::string(":update:start7"),
+                {.action = FailAction::signal, .phase = Phase::update, .signal = signal, .start = 7});
   CHECK(parse_failpoints("throw:loss,nan:reduce,stall:loss:1ms").size() == 3);
 }
 
 TEST_CASE("failpoints: the error quotes the faulty part and its clause") {
-  CHECK(refusal("throw:loss,stall") == "DP_FAIL: 'stall' is not action:phase[:devN][:stageN][:microN][:stepN][:Nms]");
-  CHECK(refusal("fail:loss") == "DP_FAIL: 'fail' is not throw, stall or nan");
+  CHECK(refusal("throw:loss,stall") ==
+        "DP_FAIL: 'stall' is not action:phase[:devN][:stageN][:microN][:stepN][:startN][:Nms]");
+  CHECK(refusal("fail:loss") == "DP_FAIL: 'fail' is not throw, stall, nan, segv, abort or kill");
   CHECK(refusal("throw:start") ==
         "DP_FAIL: 'start' is not one of scatter, forward, loss, backward, reduce, update, broadcast");
   for (const std::string phase : {"scatter", "loss", "broadcast"})
     CHECK(refusal("nan:" + phase + ":dev1") ==
           "DP_FAIL: 'nan:" + phase + ":dev1' has no effect; nan applies to forward, backward, reduce or update");
   for (const std::string number : {"", "-1", "x", "1x", " 1", "99999999999999999999"})
-    for (const std::string part : {"dev", "stage", "micro", "step"}) {
+    for (const std::string part : {"dev", "stage", "micro", "step", "start"}) {
       const std::string clause = "throw:loss:" + part + number;
       CHECK(refusal(clause) == "DP_FAIL: '" + number + "' in '" + clause + "' is not a number");
     }
@@ -84,7 +93,7 @@ TEST_CASE("failpoints: the error quotes the faulty part and its clause") {
   CHECK(refusal("stall:loss:xms") == "DP_FAIL: 'x' in 'stall:loss:xms' is not a number");
   for (const std::string part : {"5ms", "7", "", "rank1"})
     CHECK(refusal("throw:loss:" + part) == "DP_FAIL: '" + part + "' in 'throw:loss:" + part +
-                                               "' is not devN, stageN, microN, stepN or, for a stall, Nms");
+                                               "' is not devN, stageN, microN, stepN, startN or, for a stall, Nms");
 }
 
 TEST_CASE("failpoints: a clause fires only where all of its parts fit") {
@@ -109,6 +118,15 @@ TEST_CASE("failpoints: a clause fires only where all of its parts fit") {
   const Failpoints none;  // DP_FAIL is not set
   CHECK(none.empty());
   CHECK_FALSE(none.hit(here));
+}
+
+TEST_CASE("failpoints: a clause with a start fires after that many restarts only") {
+  const FailEnvironment fail("throw:loss:start0,throw:forward:start2");
+  const StepPlace loss{.phase = Phase::loss}, forward{.phase = Phase::forward};
+  CHECK((throws(Failpoints(), loss) && !throws(Failpoints(), forward)));
+  setenv("DP_RESTARTS", "2", 1);
+  CHECK((!throws(Failpoints(), loss) && throws(Failpoints(), forward)));
+  unsetenv("DP_RESTARTS");
 }
 
 TEST_CASE("failpoints: only the action nan gives a NaN, and a stall has the given duration") {
