@@ -1,6 +1,7 @@
 // Pages about training runs and measurements.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -13,6 +14,13 @@ void write_report(const std::vector<std::string>& run_folders, const std::string
 // A few lines about a run, while it runs or afterwards: whether it runs, its steps, rate and time left, the last
 // evaluation, the last checkpoint, and what calls for attention. Only reads. Error(data) if the folder holds no run.
 std::string describe_run(const std::string& run_folder);
+
+// The step of the run's checkpoint `last`, whose checksums are not verified; -1: none.
+std::int64_t saved_step(const std::string& run_folder);
+
+// Records in the run's env.json that its process failed now, with the step of the last checkpoint: a process that
+// crashes records nothing itself. `how`: "signal 9 (Killed)". Nothing if the run has not begun. Error(io)
+void record_failure(const std::string& run_folder, const std::string& how);
 
 // The page about a report of dp_bench, from its JSON. `text`: what is shown where scripts are not allowed. Error(usage)
 // unless `json` is a JSON object.

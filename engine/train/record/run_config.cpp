@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "dp/error.h"
+#include "dp/report.h"
 #include "dp/run_options.h"
 #include "dp/shell.h"
 #include "dp/trainer.h"
@@ -150,6 +151,14 @@ void end_environment(const std::string& folder, nlohmann::ordered_json part, con
   if (added) parts.erase(parts.size() - 1);
   parts.push_back(part);
   write_file_atomically(file_in(folder), indented(all, 1) + "\n");
+}
+
+void record_failure(const std::string& run_folder, const std::string& how) {
+  nlohmann::ordered_json all = read_config_parts(file_in(run_folder));
+  if (all["parts"].empty()) return;
+  const std::int64_t step = std::max<std::int64_t>(saved_step(run_folder), 0);
+  all["failures"].push_back({{"time", now()}, {"end", how}, {"step", step}});
+  write_file_atomically(file_in(run_folder), indented(all, 1) + "\n");
 }
 
 // Reads and writes the record of a run's options.

@@ -157,6 +157,10 @@ std::vector<std::string> troubles_of(const Run& run) {
         fmt::format("training spent {:.0f} % of the time waiting for data; raise --workers", 100 * sum / waits));
   if (const double skipped = sum_of("skipped"); skipped > 0)
     found.push_back(fmt::format("{:.0f} steps were skipped: a loss or gradient was not finite", skipped));
+  if (const OrderedJson& failures = field(run.env, "failures"); failures.is_array() && !failures.empty())
+    found.push_back(fmt::format("the process failed {}, last at {}: {}",
+                                failures.size() == 1 ? "once" : fmt::format("{} times", failures.size()),
+                                word(failures.back(), "time"), printable(word(failures.back(), "end"))));
   return found;
 }
 
@@ -331,16 +335,17 @@ std::string evaluation_of(const Run& run) {
 
 // The newest checkpoint by the step in its state; it may be replaced meanwhile.
 std::string checkpoint_of(const std::string& folder) {
-  const std::string last = folder + "/checkpoints/last";
-  const std::int64_t step = stated_step(last);
+  const std::int64_t step = saved_step(folder);
   std::error_code error;
-  const fs::file_time_type written = fs::last_write_time(last + "/manifest.json", error);
+  const fs::file_time_type written = fs::last_write_time(folder + "/checkpoints/last/manifest.json", error);
   if (step < 0 || error) return "none yet";
   const auto age = std::chrono::duration<double>(fs::file_time_type::clock::now() - written);
   return fmt::format("step {}, {} ago", with_separators(step), duration(age.count()));
 }
 
 }  // namespace
+
+std::int64_t saved_step(const std::string& run_folder) { return stated_step(run_folder + "/checkpoints/last"); }
 
 std::string describe_run(const std::string& run_folder) {
   const Run run = read_run(run_folder);
