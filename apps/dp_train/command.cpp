@@ -14,6 +14,7 @@
 #include "command_line/command_line.h"
 #include "command_line/completion.h"
 #include "fetch/sources.h"
+#include "supervisor.h"
 
 namespace dp_train {
 namespace {
@@ -436,6 +437,7 @@ std::optional<Command> parse_command(int argc, const char* const* argv) {
   if (command.list_models || command.list_datasets || command.environment || !command.report_runs.empty() ||
       !command.status_run.empty() || !command.exported.from.empty())
     return command;
+  obey_supervisor(command.given);
   given("config");
   if (command.config) command.configured = command_line::read_config_file(*command.config);
   // Which options apply to a resumed run is known once its record is read.
@@ -570,6 +572,11 @@ void add_run(Table& table) {
       .shown("runs/<time>_<model>");
   table.add("experiment", accepts::text(), &Command::experiment,
             "name of the run: <output-dir>/<experiment>, by default in runs/");
+  table
+      .add("max-restarts", accepts::whole(0, 1000), &Command::max_restarts,
+           "restart the run from its last checkpoint if it crashes, stalls or loses a device; give up after this many "
+           "restarts without a new checkpoint")
+      .without({"evaluate", "dry-run", "print-plan", "save-config"});
   table.add("evaluate,-e,--test-only", accepts::flag(), &Command::evaluate,
             "only evaluate the weights of --init or --resume");
   table.add("config,-c", accepts::text("a file"), &Command::config,

@@ -101,26 +101,38 @@ void check_processes(const Command& command) {
   if (command.nnodes > 1 && !command.master_addr) usage("--nnodes requires --master-addr, the address of host 0");
 }
 
+namespace {
+
+struct Launcher {
+  const char *size, *rank, *name;
+};
+// srun sets SLURM_STEP_NUM_TASKS. A batch script has SLURM_NTASKS, but runs only once.
+constexpr Launcher kLaunchers[] = {{"WORLD_SIZE", "RANK", "torchrun"},
+                                   {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun"},
+                                   {"PMI_SIZE", "PMI_RANK", "mpirun"},
+                                   {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun"}};
+
+int number_in(const char* variable) {
+  const char* const text = std::getenv(variable);
+  int value = 0;
+  if (text == nullptr || std::from_chars(text, text + std::strlen(text), value).ec != std::errc{}) value = 0;
+  return value;
+}
+
+}  // namespace
+
+std::string launcher_here() {
+  for (const Launcher& launcher : kLaunchers)
+    if (number_in(launcher.size) > 1) return launcher.name;
+  return "";
+}
+
 std::string ignored_launcher(const Command& command, bool is_rank) {
-  struct Launcher {
-    const char *size, *rank, *name;
-  };
-  // srun sets SLURM_STEP_NUM_TASKS. A batch script has SLURM_NTASKS, but runs only once.
-  constexpr Launcher kLaunchers[] = {{"WORLD_SIZE", "RANK", "torchrun"},
-                                     {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK", "mpirun"},
-                                     {"PMI_SIZE", "PMI_RANK", "mpirun"},
-                                     {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "srun"}};
-  const auto number = [](const char* variable) {
-    const char* const text = std::getenv(variable);
-    int value = 0;
-    if (text == nullptr || std::from_chars(text, text + std::strlen(text), value).ec != std::errc{}) value = 0;
-    return value;
-  };
   if (is_rank) return "";
   const bool one = command.engine == "dp";
   for (const auto& [size, rank, name] : kLaunchers)
-    if (number(size) > 1 && number(rank) == 0)
-      return std::string(size) + " is " + std::to_string(number(size)) + ", but " +
+    if (number_in(size) > 1 && number_in(rank) == 0)
+      return std::string(size) + " is " + std::to_string(number_in(size)) + ", but " +
              (one ? "--engine dp runs one process" : "this process starts ranks of its own") + ": each copy that " +
              name + " starts trains the whole network by itself; to train one network together, " +
              (one ? "use --engine ddp" : "start them with mpirun, or set RANK and WORLD_SIZE as torchrun does");

@@ -29,7 +29,10 @@ std::string device_options(const Command& command);
 // dp::Error(usage) for flags that the chosen --engine does not support, or that contradict each other.
 void check_processes(const Command& command);
 
-// A warning if a launcher (torchrun, srun, mpirun) started several copies and this one has not joined a process group.
+// The launcher (torchrun, srun, mpirun) that started this process as one of several; empty if there is none.
+std::string launcher_here();
+
+// A warning if a launcher started several copies and this one has not joined a process group.
 // It names the environment variable. Only the first copy gets it; others get an empty text.
 std::string ignored_launcher(const Command& command, bool is_rank);
 

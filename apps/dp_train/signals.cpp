@@ -37,12 +37,6 @@ bool from_launcher(const signalfd_siginfo& info) {
   return signals.forwarded.load() && by_process && static_cast<pid_t>(info.ssi_pid) == ::getppid();
 }
 
-// A closing session may send SIGTERM and SIGHUP together.
-bool same_request(int first, int second) {
-  const auto ends_session = [](int number) { return number == SIGTERM || number == SIGHUP; };
-  return first == second || (ends_session(first) && ends_session(second));
-}
-
 void announce() {
   if (!signals.announces.load()) return;
   // On a terminal the progress line is open, and the terminal shows ^C in it.
@@ -56,14 +50,6 @@ void announce() {
   pollfd out{STDOUT_FILENO, POLLOUT, 0};
   if (::poll(&out, 1, 0) == 1 && (out.revents & POLLOUT) != 0 && ::ftrylockfile(stdout) == 0) ::fflush_unlocked(stdout);
   ::_exit(code);
-}
-
-sigset_t handled() {
-  sigset_t set;
-  ::sigemptyset(&set);
-  for (const int number : dp::kStopSignals)
-    if (!dp::stays_ignored(number)) ::sigaddset(&set, number);
-  return set;
 }
 
 // `arrivals`: a signalfd. read() takes a signal from the pending ones. The first signal is stored before, so
@@ -92,12 +78,25 @@ sigset_t handled() {
 
 }  // namespace
 
+sigset_t stop_signals() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int number : dp::kStopSignals)
+    if (!dp::stays_ignored(number)) ::sigaddset(&set, number);
+  return set;
+}
+
+bool same_request(int first, int second) {
+  const auto ends_session = [](int number) { return number == SIGTERM || number == SIGHUP; };
+  return first == second || (ends_session(first) && ends_session(second));
+}
+
 // Asks for pending signals first: until watch() has stored a signal, it is pending.
 int received_signal() {
   sigset_t waiting;
   ::sigpending(&waiting);
   if (const int number = signals.received.load(); number != 0) return number;
-  const sigset_t ours = handled();
+  const sigset_t ours = stop_signals();
   for (const int number : dp::kStopSignals)
     if (::sigismember(&ours, number) == 1 && ::sigismember(&waiting, number) == 1) return number;
   return 0;
@@ -107,7 +106,7 @@ Signals& handle_signals() {
   stopping = program().name + ": stopping\n";
   stopping_later = program().name + ": stopping after a checkpoint is written; a second signal exits at once\n";
   std::signal(SIGPIPE, SIG_IGN);
-  const sigset_t ours = handled();
+  const sigset_t ours = stop_signals();
   ::pthread_sigmask(SIG_BLOCK, &ours, nullptr);
   for (const int number : dp::kStopSignals)
     if (::sigismember(&ours, number) == 1) std::signal(number, SIG_DFL);  // an ignored signal would not arrive

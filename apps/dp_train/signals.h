@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <csignal>
 
 namespace dp_train {
 
@@ -26,6 +27,12 @@ struct Signals {
 // Call it before creating other threads. They inherit the blocked signals. oneDNN's generated code moves the stack
 // pointer into its workspace, and the frame of a signal handler would overwrite that.
 Signals& handle_signals();
+
+// The signals that end a run, without those that stay ignored.
+sigset_t stop_signals();
+
+// Whether the second signal repeats the first: a closing session may send SIGTERM and SIGHUP together.
+bool same_request(int first, int second);
 
 // Returns the number of the first signal, or 0. Includes a pending one that the signal thread has not seen yet.
 // Call it on a thread that blocks the signals.

@@ -20,6 +20,7 @@
 #include "predict.h"
 #include "signals.h"
 #include "subcommands.h"
+#include "supervisor.h"
 #include "trainer_options.h"
 
 namespace dp_train {
@@ -212,6 +213,7 @@ int run(const Command& command, char* const* argv, std::shared_ptr<dp::ProcessGr
     return good || signals.received.load() != 0 ? code_of() : static_cast<int>(dp::ErrorCode::data);
   }
   if (!command.predict.checkpoint.empty()) return predict(command, signals);
+  signals.forwarded = is_supervised();
   check_processes(command);
   if (command.selftest) {
     const Devices devices = choose_devices(command);
@@ -265,6 +267,11 @@ int fail_rank(const std::shared_ptr<dp::ProcessGroup>& group, const dp::Error& e
 int guarded(int argc, char* const* argv) {
   std::shared_ptr<dp::ProcessGroup> group;
   try {
+    if (may_supervise(argc, argv)) {
+      const auto command = parse_command(argc, argv);
+      if (!command) return code_of();
+      if (command->max_restarts > 0 && !command->estimate_memory) return supervise(*command, argv);
+    }
     Signals& signals = handle_signals();
     const auto command = parse_command(argc, argv);
     return command ? run(*command, argv, group, signals) : code_of();

@@ -434,6 +434,11 @@ std::vector<AloneRow> alone_rows() {
        6,
        {"replica 1"},
        {"DP_FAIL=stall:forward:dev1:step1:600000ms", "DP_FAIL_GATE=gate"}},  // time counts only in the stall
+      {"--max-restarts",
+       tiny + Words{"--max-restarts", "1", "--sync-checkpoints", "--output-dir", "@/restarted"},
+       0,
+       {"the run failed: exit status 4; restart 1 of 1 in 0 s, from step 4", "at step 4, epoch 1"},
+       {"DP_FAIL=throw:forward:dev0:step5:start0", "DP_RESTART_PAUSE=0"}},
       {"--local-rank", tiny + Words{"--local-rank", "0", "--dry-run"}, 0, {"Acc@1"}},
       {"--evaluate",
        {"-e", "--init", "@/seven/checkpoints/last/model.safetensors", "--dataset", "mnist", "--data-path", "@/digits",
