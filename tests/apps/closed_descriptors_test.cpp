@@ -49,6 +49,8 @@ std::string without_times(const std::string& name, const std::string& text) {
     return validity(text, [](const std::string& line) { return nlohmann::json::accept(line); });
   if (name == "metrics.csv")
     return validity(text, [](const std::string& line) { return std::count(line.begin(), line.end(), ',') == 14; });
+  if (name == "metrics.prom")
+    return validity(text, [](const std::string& line) { return line.starts_with("# ") || line.starts_with("dp_"); });
   if (name == "summary.json") return nlohmann::json::parse(text)["weights_sha256"];
   if (name == "env.json") return nlohmann::json::parse(text)["parts"].at(0)["end"];
   if (name == "report.html") return text.substr(0, 15) + text.substr(text.size() - 15);
