@@ -106,8 +106,9 @@ rm -rf --one-file-system "$work/cuda"
 say "install in a system with a compiler"
 system user
 root=$work/user
-# What is left of a package: everything but caches, logs and the lists of apt and dpkg.
-files() { (cd "$root" && find . -xdev \( -path ./var/cache -o -path ./var/log -o -path ./var/lib/apt -o -path ./var/lib/dpkg -o -path ./packages \
+# What is left of a package: everything but caches, logs, the lists of apt and dpkg, and what adduser leaves, which
+# Debian's openssh-client (of Open MPI) calls.
+files() { (cd "$root" && find . -xdev \( -path './etc/*-' -o -path ./run -o -path ./var/cache -o -path ./var/log -o -path ./var/lib/apt -o -path ./var/lib/dpkg -o -path ./packages \
   -o -path ./tmp -o -path ./proc -o -path ./dev \) -prune -o -print | sort); }
 inside "$root" apt-get update -qq
 inside "$root" apt-get install -y -qq --no-install-recommends g++ cmake make pkg-config >/dev/null
