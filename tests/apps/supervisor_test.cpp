@@ -341,7 +341,7 @@ void check_many_crashes(const Words& engine, int crashes) {
   }
   Words arguments = kRun + engine;
   std::erase(arguments, "--sync-checkpoints");
-  arguments = merged(arguments, {"--epochs", std::to_string(crashes), "--timeout", "2"});
+  arguments = merged(arguments, {"--epochs", std::to_string(crashes), "--timeout", "10"});
   const Outcome outcome = Program(arguments + Words{"--max-restarts", std::to_string(crashes)}, temp.path(),
                                   {kNoPause, StallGate(temp / "gate").variable(), fail})
                               .wait();

@@ -258,8 +258,8 @@ TEST_CASE("launchers: a rank killed in a step ends every rank, and dp resumes fr
   write_tiny_mnist(folder.path());
   const StallGate gate(folder / "gate");
   const std::string run = folder / "run";
-  Program program(endless_run(run) + Words{"--cpu", "2", "--save-every", "1,3steps"}, folder.path(),
-                  {"DP_FAIL=stall:backward:step7:600000ms", gate.variable()});
+  Program program(endless_run(run) + Words{"--cpu", "2", "--save-every", "1,3steps", "--sync-checkpoints"},
+                  folder.path(), {"DP_FAIL=stall:backward:step7:600000ms", gate.variable()});
   for (const int rank : {0, 1}) gate.wait_for(rank);
   const std::vector<pid_t> ranks = children_of(program.id());
   REQUIRE(ranks.size() == 2);

@@ -223,7 +223,7 @@ trainer = dp.Trainer(dp.models.mlp(input=(1, 8, 8), classes=2), (data, data), de
 trainer.run(progress=False)
 """
         for _ in range(3):
-            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+            done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=600)
             self.assertEqual((done.returncode, done.stderr), (0, ""))
 
 

@@ -1,7 +1,6 @@
 // Checkpoints that are written while the run goes on.
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <cstdlib>
@@ -16,12 +15,14 @@
 
 #include "checkpoint/scoped_file_ops.h"
 #include "support/catch.h"
+#include "support/patience.h"
 #include "train/expect_error.h"
 #include "train/tiny_run.h"
 
 namespace {
 
 using namespace dp;
+using dp::test::kPatience;
 using dp::test::ScopedFileOps;
 using dp::test::TemporaryFolder;
 using dp::test::tiny_options;
@@ -29,8 +30,8 @@ using dp::test::tiny_run;
 using dp::test::UnsyncedOps;
 namespace fs = std::filesystem;
 
-// Holds every thread but the one that made it in its first fsync until release(). Ends the program if that takes a
-// minute: a run that waits for the write would never release it.
+// Holds every thread but the one that made it in its first fsync until release(). Ends the program if that takes
+// kPatience: a run that waits for the write would never release it.
 class HeldWrites final : public UnsyncedOps {
  public:
   int fsync(int) override {
@@ -38,7 +39,7 @@ class HeldWrites final : public UnsyncedOps {
     std::unique_lock lock(mutex_);
     ++held_;
     changed_.notify_all();
-    if (!changed_.wait_for(lock, std::chrono::minutes(1), [&] { return released_; })) std::abort();
+    if (!changed_.wait_for(lock, kPatience, [&] { return released_; })) std::abort();
     return error_ == 0 ? 0 : (errno = error_, -1);
   }
   void release(int error = 0) {
@@ -48,7 +49,7 @@ class HeldWrites final : public UnsyncedOps {
   }
   void wait_until_held() {
     std::unique_lock lock(mutex_);
-    if (!changed_.wait_for(lock, std::chrono::minutes(1), [&] { return held_ > 0; })) std::abort();
+    if (!changed_.wait_for(lock, kPatience, [&] { return held_ > 0; })) std::abort();
   }
 
  private:
