@@ -29,7 +29,7 @@ std::string device_options(const Command& command);
 // dp::Error(usage) for flags that the chosen --engine does not support, or that contradict each other.
 void check_processes(const Command& command);
 
-// The launcher (torchrun, srun, mpirun) that started this process as one of several; empty if there is none.
+// The name of the launcher (torchrun, srun, mpirun) that started this process and others; empty without a launcher.
 std::string launcher_here();
 
 // A warning if a launcher started several copies and this one has not joined a process group.

@@ -36,7 +36,7 @@ std::string describe(int status) {
   return "signal " + std::to_string(status - 128) + " (" + ::strsignal(status - 128) + ")";
 }
 
-// A crash leaves the progress line open.
+// In a terminal, begins a new line, because a crash leaves the progress line open.
 void say(const std::string& text) {
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
   const std::string line = (terminal ? "\n" : "") + program().name + ": " + dp::printable(text) + "\n";
@@ -57,8 +57,8 @@ class Supervisor {
         program_(std::filesystem::read_symlink("/proc/self/exe")),
         awaited_(stop_signals()) {
     std::signal(SIGPIPE, SIG_IGN);
-    std::signal(SIGCHLD, SIG_DFL);                // otherwise children may leave no status
-    ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);  // ranks whose launcher was killed are then waited for
+    std::signal(SIGCHLD, SIG_DFL);                // if it were ignored, waitpid() would return no status
+    ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);  // adopts ranks whose launcher was killed
     ::sigaddset(&awaited_, SIGCHLD);
     ::pthread_sigmask(SIG_BLOCK, &awaited_, &inherited_);
   }
@@ -113,7 +113,7 @@ class Supervisor {
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
   }
 
-  // They hold the run's lock and its devices until they have ended.
+  // Waits for ranks whose launcher has ended. Until they end they hold the run's lock and its devices.
   void wait_for_others() {
     while (stop_ == 0) {
       const pid_t ended = ::waitpid(-1, nullptr, WNOHANG);
@@ -132,8 +132,8 @@ class Supervisor {
     } while (stop_ == 0 && Clock::now() < until);
   }
 
-  // The first request to stop goes to the child, which ignores it if it has had it from the terminal. A second one ends
-  // this process, and the kernel then ends the child.
+  // Forwards the first request to stop. The child ignores it if it already has it from the terminal. A second request
+  // ends this process, and the kernel then ends the child.
   void take_signal(const timespec* most) {
     const int number = ::sigtimedwait(&awaited_, nullptr, most);
     if (number <= 0 || number == SIGCHLD) return;

@@ -10,20 +10,20 @@
 
 namespace dp_train {
 
-// Whether a supervisor has started this process, or its launcher of ranks.
+// Whether this process, or the launcher of its ranks, was started by a supervisor.
 bool is_supervised();
 
-// Whether the command line may ask for a supervisor. If so, blocks the signals that end a run, for supervise().
+// Whether the command line has --max-restarts. If so, blocks the signals that end a run; supervise() waits for them.
 bool may_supervise(int argc, const char* const* argv);
 
-// Runs the program with the same arguments until it ends by itself, by a signal that asks it to stop, or for good.
-// Returns the exit status of the last child. Throws: usage for ranks that another program starts.
+// Runs the program with the same arguments, and restarts it while may_restart() and the options allow it. Returns the
+// exit status of the last child. Error(usage) for ranks that another program starts.
 int supervise(const Command& command, char* const* argv);
 
 // In the child: sets the run folder that the supervisor has chosen. After a restart, --resume auto.
 void obey_supervisor(std::map<std::string, dp::OptionValue>& given);
 
-// Whether a restart may mend what ended a child with this status (128 + n: by signal n).
+// Whether a child that ended with this status is restarted. 128 + n: signal n ended it.
 bool may_restart(int status);
 
 // Seconds before a restart: `first`, doubled with each restart without a new checkpoint, at most a minute.

@@ -27,7 +27,7 @@ function(dp_make_shared target)
                         SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
                         BUILD_WITH_INSTALL_RPATH ON INSTALL_RPATH "$ORIGIN/${dp_plugins}")
   target_include_directories(${target} BEFORE PRIVATE ${PROJECT_BINARY_DIR}/visible)
-  # Without it every std:: template that dp instantiates would be visible too.
+  # Hides the std:: templates that dp instantiates.
   target_link_options(${target} PRIVATE LINKER:--version-script,${PROJECT_SOURCE_DIR}/engine/cmake/visible.map)
   set_property(TARGET ${target} APPEND PROPERTY LINK_DEPENDS ${PROJECT_SOURCE_DIR}/engine/cmake/visible.map)
 endfunction()

@@ -1,6 +1,6 @@
-// Copies the state for a checkpoint while training goes on. Forward and backward passes read weights and optimizer
-// state, but do not change them. So another thread can copy them during the next step, and only its update waits. From
-// GPUs, whose memory the host cannot read, the state is copied before training goes on.
+// Copies the state for a checkpoint while training goes on. Forward and backward passes do not change weights or
+// optimizer state, so another thread copies them during the next step. The update of that step waits for the copy. On
+// GPUs, training waits for the copy, because the host cannot read their memory.
 #pragma once
 
 #include <deque>
@@ -15,9 +15,9 @@ namespace dp::engine {
 
 class Snapshot {
  public:
-  // Call it between steps, on every rank. Fills weights, optimizer, average and average_updates of `to` until finish()
-  // has returned; nothing else may change them before. Tensors of `to` with the right shape are written in place, if
-  // nothing else refers to them.
+  // Call it between steps, on every rank. Fills weights, optimizer, average and average_updates of `to`. Do not use
+  // them before finish() has returned. A tensor of `to` with the right shape is overwritten if nothing else refers to
+  // it.
   Snapshot(Team& team, StateDict& state_dict, ReplicatedOptimizer& optimizer, Checkpoint& to);
   ~Snapshot() { release(); }
   Snapshot(const Snapshot&) = delete;

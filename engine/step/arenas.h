@@ -61,7 +61,7 @@ class Arenas {
     return scaler_ ? static_cast<kernels::LossScaler*>(scaler_->data()) : nullptr;
   }
 
-  // While the flag is set, another thread copies the values and the optimizer's state: an update waits for it first.
+  // While the flag is set, another thread copies the values and the optimizer's state, and updates wait.
   void keep_while(const std::atomic<bool>& copied) { copied_ = &copied; }
   void wait_for_copy() const {
     if (copied_ != nullptr) copied_->wait(true);

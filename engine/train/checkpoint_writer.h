@@ -24,11 +24,10 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // The checkpoint to fill next, once the result of the last write was taken. Its tensors have the memory of the last
-  // checkpoint, because the first write to new memory takes long.
+  // The checkpoint to fill next. Take the result of the last write first. The tensors of the last checkpoint are used
+  // again, because the first write to new memory is slow.
   Checkpoint& next() { return checkpoint_; }
-  // On a thread of its own: calls fill(), then writes next() to each folder. If no thread can be started, this call
-  // returns when that is done.
+  // Starts a thread that calls fill() and writes next() to each folder. If no thread can be started, does this itself.
   void start(std::vector<std::string> folders, std::function<void()> fill);
   // The results of start(), in order, once. `wait`: until they are there; otherwise an empty list if they are not.
   std::vector<Written> take(bool wait);

@@ -117,12 +117,12 @@ class StopRequest {
 // The time between saves.
 class SaveTimer {
  public:
-  // `seconds`: 0: no save is due by time. `group` may be null.
+  // `seconds` between saves; 0: saves do not depend on time. `group` may be null.
   SaveTimer(std::int64_t seconds, ProcessGroup* group) : seconds_(seconds), group_(group) {}
 
   void restart() { since_ = time_.now(); }
-  // Call it after a step and between epochs. With several ranks, the clock of rank 0 decides, and only if `reported`:
-  // there the ranks exchange data anyway.
+  // Call it after a step and between epochs. With several ranks, rank 0's clock decides. Its verdict is sent only if
+  // `reported`, because the ranks exchange data then anyway; otherwise the result is false.
   bool due(bool reported) const {
     if (seconds_.count() == 0 || (group_ != nullptr && !reported)) return false;
     const bool passed = time_.now() - since_ >= seconds_;

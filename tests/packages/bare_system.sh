@@ -106,8 +106,8 @@ rm -rf --one-file-system "$work/cuda"
 say "install in a system with a compiler"
 system user
 root=$work/user
-# What is left of a package: everything but caches, logs, the lists of apt and dpkg, and what adduser leaves, which
-# Debian's openssh-client (of Open MPI) calls.
+# The files of the system. Not listed: caches, logs, the lists of apt and dpkg, and the files of adduser, which Debian's
+# openssh-client (needed by Open MPI) calls.
 files() { (cd "$root" && find . -xdev \( -path './etc/*-' -o -path ./run -o -path ./var/cache -o -path ./var/log -o -path ./var/lib/apt -o -path ./var/lib/dpkg -o -path ./packages \
   -o -path ./tmp -o -path ./proc -o -path ./dev \) -prune -o -print | sort); }
 inside "$root" apt-get update -qq

@@ -15,11 +15,11 @@ void write_report(const std::vector<std::string>& run_folders, const std::string
 // evaluation, the last checkpoint, and what calls for attention. Only reads. Error(data) if the folder holds no run.
 std::string describe_run(const std::string& run_folder);
 
-// The step of the run's checkpoint `last`, whose checksums are not verified; -1: none.
+// The step of the run's checkpoint `last`, or -1 without one. Does not verify checksums.
 std::int64_t saved_step(const std::string& run_folder);
 
-// Records in the run's env.json that its process failed now, with the step of the last checkpoint: a process that
-// crashes records nothing itself. `how`: "signal 9 (Killed)". Nothing if the run has not begun. Error(io)
+// Adds a failure of the run's process to env.json: the present time, the step of the last checkpoint, and `how`, such
+// as "signal 9 (Killed)". Does nothing if the run has not begun. Error(io)
 void record_failure(const std::string& run_folder, const std::string& how);
 
 // The page about a report of dp_bench, from its JSON. `text`: what is shown where scripts are not allowed. Error(usage)

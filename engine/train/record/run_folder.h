@@ -69,7 +69,7 @@ class RunFolder {
   bool has_checkpoints() const;
   bool owns(const std::string& checkpoint_folder) const;  // whether it is in this run's checkpoints/
 
-  // What to say if the disk has room for fewer than two further checkpoints of so many bytes; else empty.
+  // A warning if the disk has room for fewer than two further checkpoints of `bytes` each; otherwise empty.
   std::string space_warning(std::size_t bytes) const;
   void keep_newest(int count) const;  // removes the checkpoints step-N except the `count` with the largest N
 
