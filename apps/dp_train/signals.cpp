@@ -1,8 +1,11 @@
 #include "signals.h"
 
+#include <dp/crash_record.h>
+#include <dp/device.h>
 #include <dp/error.h>
 #include <dp/stop_signals.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 #include <cerrno>
@@ -55,6 +58,7 @@ void announce() {
 // `arrivals`: a signalfd. read() takes a signal from the pending ones. The first signal is stored before, so
 // received_signal() always sees it.
 [[noreturn]] void watch(int arrivals) {
+  ::pthread_setname_np(::pthread_self(), "signals");
   pollfd arrival{arrivals, POLLIN, 0};
   while (::poll(&arrival, 1, -1) != 1) continue;
   const int first = received_signal();
@@ -100,6 +104,16 @@ int received_signal() {
   for (const int number : dp::kStopSignals)
     if (::sigismember(&ours, number) == 1 && ::sigismember(&waiting, number) == 1) return number;
   return 0;
+}
+
+void handle_crashes(const std::string& file) {
+  std::string program;
+  for (const std::string& folder : dp::plugin_folders())
+    if (::access((folder + "/dp_stacks").c_str(), X_OK) == 0) {
+      program = folder + "/dp_stacks";
+      break;
+    }
+  dp::record_crashes({file, program});
 }
 
 Signals& handle_signals() {

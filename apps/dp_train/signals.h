@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <string>
 
 namespace dp_train {
 
@@ -33,6 +34,9 @@ sigset_t stop_signals();
 
 // Whether the second signal repeats the first: a closing session may send SIGTERM and SIGHUP together.
 bool same_request(int first, int second);
+
+// A crash from now on is recorded in `file` (dp/crash_record.h). Empty: only the stack is printed.
+void handle_crashes(const std::string& file = {});
 
 // Returns the number of the first signal, or 0. Includes a pending one that the signal thread has not seen yet.
 // Call it on a thread that blocks the signals.

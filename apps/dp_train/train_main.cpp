@@ -10,6 +10,7 @@
 #include <memory>
 #include <new>
 #include <optional>
+#include <string>
 #include <thread>
 
 #include "command.h"
@@ -100,6 +101,14 @@ dp::RunSummary run_or_evaluate(dp::Trainer& trainer, const Command& command, con
   }
 }
 
+// Each rank has its own file. Ranks on other hosts may lack the folder.
+std::string crash_file(const std::string& folder_of_leader, dp::ProcessGroup* group) {
+  const std::string folder = group == nullptr ? folder_of_leader : group->from_first(folder_of_leader);
+  if (folder.empty()) return "";
+  const int rank = group == nullptr ? 0 : group->rank();
+  return folder + (rank == 0 ? "/crash.json" : "/crash.rank" + std::to_string(rank) + ".json");
+}
+
 // Runs this process: the whole run, or one rank of it.
 int train(const Command& given, const Devices& devices, const std::shared_ptr<dp::ProcessGroup>& group,
           Signals& signals) {
@@ -133,6 +142,7 @@ int train(const Command& given, const Devices& devices, const std::shared_ptr<dp
   if (entry.first_weights) options.first_weights = [&] { return entry.first_weights(*data.train); };
   const OutputFolder folder = leads ? output_folder(command) : OutputFolder("");
   options.output_dir = folder.path();
+  handle_crashes(crash_file(folder.path(), group.get()));
   options.resumed_with = device_options(command);
   options.program = program().version + ", commit " + command_line::kCommit;
   if (!command.evaluate && !command.print_plan) dp::require_memory(model, data, options);
@@ -273,6 +283,7 @@ int guarded(int argc, char* const* argv) {
       if (command->max_restarts > 0 && !command->estimate_memory) return supervise(*command, argv);
     }
     Signals& signals = handle_signals();
+    handle_crashes();
     const auto command = parse_command(argc, argv);
     return command ? run(*command, argv, group, signals) : code_of();
   } catch (const dp::Error& error) {

@@ -1,5 +1,7 @@
 #include "dp/loader.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -351,6 +353,7 @@ struct Loader::State {
 
   void work(int worker) {
     leave_inherited_core();
+    ::pthread_setname_np(::pthread_self(), "loader");
     std::unique_lock lock(mutex);
     std::int64_t seen_run = 0, ticket = 0;
     for (;;) {

@@ -1,6 +1,7 @@
 #include "engine/observe/watchdog.h"
 
 #include <fmt/format.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <limits>
 #include <system_error>
 
+#include "engine/observe/crash_record.h"
 #include "kernels/device/host/cores.h"
 
 namespace dp::engine {
@@ -16,8 +18,9 @@ namespace {
 
 constexpr int kLooks = 16;
 constexpr double kPollRounding = 1e-6;
-// Fractions of the timeout: for other processes to end the call, and for the call to end after the flag is raised.
-constexpr double kOthers = 1.0 / 4, kEnd = 1.0 / 2;
+// Fractions of the timeout: for other processes to end the call, for the stacks of the record, and for the call to end
+// after the flag is raised.
+constexpr double kOthers = 1.0 / 4, kStacks = 1.0 / 4, kEnd = 1.0 / 2;
 constexpr double kLongestEnd = 10;  // seconds; upper limit of the time from kEnd
 
 }  // namespace
@@ -54,6 +57,7 @@ bool Watchdog::sleep(double seconds) {
 
 void Watchdog::watch() {
   kernels::unpin_current_thread();
+  ::pthread_setname_np(::pthread_self(), "watchdog");
   const double limit = options_.seconds > 0 ? options_.seconds : std::numeric_limits<double>::infinity();
   const double after_stop = std::min(limit, options_.after_stop),
                interval = (options_.stop ? after_stop : limit) / kLooks;
@@ -98,6 +102,7 @@ void Watchdog::judge(double seconds) {
   const std::uint64_t call = calls_.load(), seen = progress_count();
   const Error error(ErrorCode::timeout, describe(seconds, !own_fault && options_.silent ? options_.silent() : ""));
   if (calls_.load() != call || progress_count() != seen) return;  // progress resumed during the query of other ranks
+  record_stall(error.what(), seconds * kStacks);
   if (!options_.abort->load(std::memory_order_acquire)) {
     const std::scoped_lock lock(mutex_);
     verdict_ = error;

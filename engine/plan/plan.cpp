@@ -134,6 +134,9 @@ Plan::Plan(const Model& model, kernels::Context& context, const PlanOptions& opt
     throw Error(ErrorCode::usage, "model '" + model.name() + "' ends in " + to_string(model.output()) +
                                       "; its output must be one row of class scores: flatten it");
   parts_ = build(model, context, options, table, norms);
+  for (auto* const steps : {&parts_.fold, &parts_.forward, &parts_.loss, &parts_.backward, &parts_.weight_gradients,
+                            &parts_.running_statistics})
+    for (PlanStep& step : *steps) step.bytes = static_cast<std::int64_t>(work_of(step).bytes);
 }
 
 namespace {
@@ -169,7 +172,7 @@ void describe_steps(std::string& text, const char* title, const std::vector<Plan
     std::string layouts;
     for (const kernels::TensorDesc& tensor : step.op->tensors()) layouts += " " + tensor.layout.name;
     text += fmt::format("    {:<40} {:<24} [{}]{} | {:.2f} MiB{}\n", step.name, step.op->implementation(), args,
-                        layouts, work_of(step).bytes / (1 << 20),
+                        layouts, static_cast<double>(step.bytes) / (1 << 20),
                         kernels_of ? kernels_text(kernels_of(step), counts) : std::string());
   }
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -83,6 +84,7 @@ Coordinator::~Coordinator() {
 }
 
 void Coordinator::run() {
+  ::pthread_setname_np(::pthread_self(), "coordinator");
   std::vector<pollfd> watched;
   while (!finished()) {
     watched.assign({{closing_.descriptor(), static_cast<short>(closed_ ? 0 : POLLIN), 0},

@@ -1,6 +1,7 @@
 // Joins a process group, from the environment or over MPI, and exchanges messages in it.
 #include <ifaddrs.h>
 #include <poll.h>
+#include <pthread.h>
 #include <unistd.h>
 
 #include <arpa/inet.h>
@@ -262,6 +263,7 @@ void ProcessGroup::State::leave() {
 }
 
 void ProcessGroup::State::read() {
+  ::pthread_setname_np(::pthread_self(), "messages");
   const auto lost = [this](const char* what) {
     const std::scoped_lock lock(mutex_);
     if (leaving_) return;

@@ -193,7 +193,8 @@ void GradientSync::bucket_ready(std::size_t bucket) {
 
 void GradientSync::enter(Phase phase, std::size_t bucket) {
   replica_.clock.visit(phase);
-  replica_.clock.progress().reach_bucket(bucket);
+  replica_.clock.progress().reach_bucket(bucket,
+                                         buckets_[bucket].range.size() * static_cast<std::int64_t>(element_bytes_));
   stream().label(replica_.clock.label_of(phase));
   stream().detail(bucket_detail(bucket));
   const StepPlace place{phase, replica_.rank(), step_, replica_.stage(), replica_.clock.progress().item()};

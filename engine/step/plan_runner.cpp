@@ -219,7 +219,7 @@ void PlanRunner::enqueue(const Item& item, const PlanStep& step) {
     const Ref& ref = step.args[static_cast<std::size_t>(i)];
     args[static_cast<std::size_t>(i)] = ref.space == Space::none ? nullptr : address(item, ref);
   }
-  clock_.progress().reach_layer(step.name);
+  clock_.progress().reach_layer(step.name, step.bytes);
   device_.compute().detail(layer_detail(step.name));
   const NamedRange range(device_.context(), step.name.c_str());
   try {

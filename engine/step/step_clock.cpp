@@ -41,6 +41,7 @@ void StepClock::name_phase(const char* name) {
 
 void StepClock::begin(std::int64_t step) {
   device_.context().begin_range("step");
+  progress_.begin_step(step);
   if (tracer_ != nullptr) tracer_->begin_step(step);
   device_.compute().detail(0);
   began_ = std::chrono::steady_clock::now();

@@ -165,10 +165,7 @@ void Worker::update_running_statistics(int first_item) {
       if (runner.plan_of(first_item + shard) == nullptr)
         for (const AllGather& moments : stage_.pooled_all_gathers) arenas.zero_statistic(moments, shard);
     for (const AllGather& moments : stage_.pooled_all_gathers)
-      if (setup_.replica_count() > 1)
-        compute_communicator->all_gather_parts(arenas.moments() + moments.offset,
-                                               moments.shard_bytes * static_cast<std::size_t>(local_shards()),
-                                               compute());
+      if (setup_.replica_count() > 1) all_gather_statistics(moments);
   }
   const Plan* plan = runner.plan_of(first_item);
   if (rank() == 0 && plan != nullptr) runner.run(first_item, plan->running_statistics());
@@ -242,12 +239,14 @@ void Worker::update_moving_average() {
 // send() and receive() transfer a tensor of the item to or from a neighbouring stage.
 void Worker::send(kernels::Link& link, const Border& border, int item) {
   compute().detail(item_detail(item));
+  clock.progress().reach_transfer("send", static_cast<std::int64_t>(border.desc.layout.bytes));
   link.send(runner.address(item, border.where), border.desc.layout.bytes, compute());
   compute().detail(0);
 }
 
 void Worker::receive(kernels::Link& link, const Border& border, int item) {
   compute().detail(item_detail(item));
+  clock.progress().reach_transfer("receive", static_cast<std::int64_t>(border.desc.layout.bytes));
   link.receive(runner.address(item, border.where), border.desc.layout.bytes, compute());
   compute().detail(0);
 }
@@ -267,9 +266,14 @@ void Worker::run_pass(Items items, const std::vector<PlanStep>& (Plan::*pass)() 
     }
     if (runner.plan_of(items.begin) == nullptr) without_rows(segment);
     if (segment == all_gathers.size() || setup_.replica_count() == 1) continue;
-    const std::size_t own = all_gathers[segment].shard_bytes * static_cast<std::size_t>(local_shards());
-    compute_communicator->all_gather_parts(arenas.moments() + all_gathers[segment].offset, own, compute());
+    all_gather_statistics(all_gathers[segment]);
   }
+}
+
+void Worker::all_gather_statistics(const AllGather& statistics) {
+  const std::size_t own = statistics.shard_bytes * static_cast<std::size_t>(local_shards());
+  clock.progress().reach_transfer("all-gather of statistics", static_cast<std::int64_t>(own) * setup_.replica_count());
+  compute_communicator->all_gather_parts(arenas.moments() + statistics.offset, own, compute());
 }
 
 void Worker::evaluate(const Batch& batch, const kernels::StepInputs& inputs) {

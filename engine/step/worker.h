@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "dp/loader.h"
+#include "engine/observe/crash_record.h"
 #include "engine/step/gathered_loss.h"
 #include "engine/step/gradient_sync.h"
 #include "engine/step/logits_store.h"
@@ -80,6 +81,7 @@ class Worker : public Replica {
   template <typename After, typename WithoutRows>
   void run_pass(Items items, const std::vector<PlanStep>& (Plan::*pass)() const,
                 const std::vector<AllGather>& all_gathers, After&& after, WithoutRows&& without_rows);
+  void all_gather_statistics(const AllGather& statistics);
   ShardInput input_of(const Batch& batch, kernels::Range rows) const;
   void check_finite();
   void plant_nan(int item, Ref place);
@@ -89,6 +91,7 @@ class Worker : public Replica {
   const ModelSetup& setup_;
   const Stage& stage_;
   std::vector<Action> actions_;  // of a pipeline's stage
+  const InCrashRecord in_crash_record_{clock.progress(), rank(), setup_.pipelined() ? stage() : -1};
 };
 
 }  // namespace dp::engine

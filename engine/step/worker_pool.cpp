@@ -1,6 +1,9 @@
 #include "engine/step/worker_pool.h"
 
+#include <pthread.h>
+
 #include <cstdlib>
+#include <string>
 
 #include "dp/error.h"
 #include "kernels/device/host/memory.h"
@@ -76,6 +79,7 @@ void WorkerPool::stop() {
 
 void WorkerPool::serve(int number) {
   make_own_heap();
+  ::pthread_setname_np(::pthread_self(), ("worker " + std::to_string(number)).c_str());
   finish_one();
   std::uint32_t seen = 0;
   while (true) {

@@ -1,5 +1,7 @@
 #include "engine/train/checkpoint_writer.h"
 
+#include <pthread.h>
+
 #include <system_error>
 #include <utility>
 
@@ -17,6 +19,7 @@ void CheckpointWriter::start(std::vector<std::string> folders, std::function<voi
   try {
     thread_ = std::thread([this, fill] {
       kernels::unpin_current_thread();
+      ::pthread_setname_np(::pthread_self(), "checkpoint");
       write(fill);
     });
   } catch (const std::system_error&) {

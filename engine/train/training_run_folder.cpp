@@ -10,6 +10,7 @@
 #include "dp/error.h"
 #include "dp/report.h"
 #include "engine/base/text.h"
+#include "engine/observe/crash_record.h"
 #include "engine/train/data_identity.h"
 #include "engine/train/host_memory.h"
 #include "engine/train/passes.h"
@@ -56,6 +57,7 @@ void TrainingRun::begin() {
     trace_end_ = require_writable(options_.trace_file);
   config_ = run_config(state_.model, given_, options_);
   state_.config = text_of(config_);
+  engine::describe_run_in_crash_record(text_of({{"environment", environment_}, {"options", config_}}));
   if (group_ != nullptr) {
     nlohmann::ordered_json all = config_;  // and the options that determine when ranks exchange data
     all["dry-run"] = options_.dry_run;

@@ -1,5 +1,6 @@
 #include "kernels/comm/wire_communicator.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -63,6 +64,7 @@ void CommunicationThread::ring() {
 
 void CommunicationThread::serve() {
   unpin_current_thread();
+  ::pthread_setname_np(::pthread_self(), "communication");
   for (std::uint64_t number = 0;;) {
     const std::uint32_t heard = bell_.load();
     if (quit_.load()) return;

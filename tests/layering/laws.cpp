@@ -64,9 +64,10 @@ std::vector<Violation> check_floor(const std::vector<SourceFile>& files) {
 }
 
 std::vector<Violation> check_embedder_view(const std::vector<SourceFile>& files) {
-  const Folders posix{"unistd.h", "fcntl.h", "signal.h", "poll.h", "termios.h", "sys/"};
+  const Folders posix{"unistd.h", "fcntl.h", "signal.h", "poll.h", "pthread.h", "cxxabi.h", "termios.h", "sys/"};
   // Libraries of the programs, which an embedder does not need.
-  const Folders libraries{"CLI/", "toml++/", "curl/", "archive.h", "archive_entry.h", "openssl/evp.h", "nanobind/"};
+  const Folders libraries{"CLI/",          "toml++/",   "curl/",    "archive.h", "archive_entry.h",
+                          "openssl/evp.h", "elfutils/", "nanobind/"};
   std::vector<Violation> found;
   for (const SourceFile& file : files) {
     const bool app = file.in("apps");

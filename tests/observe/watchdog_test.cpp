@@ -77,9 +77,9 @@ TEST_CASE("progress: every event of a replica except a micro-batch is counted") 
   CHECK((progress.bucket() == -1 && progress.item() == -1));
   progress.enter(engine::Phase::update);
   CHECK((progress.count() == 1 && progress.phase() == engine::Phase::update));
-  progress.reach_layer(layer);
+  progress.reach_layer(layer, 8);
   CHECK((progress.count() == 2 && progress.layer() == &layer));
-  progress.reach_bucket(3);
+  progress.reach_bucket(3, 8);
   CHECK((progress.count() == 3 && progress.bucket() == 3));
   progress.reach_item(4);
   CHECK((progress.count() == 3 && progress.item() == 4));

@@ -3,6 +3,7 @@
 
 #include "dp/augmentation.h"
 #include "dp/checkpoint.h"
+#include "dp/crash_record.h"
 #include "dp/data_parallel.h"
 #include "dp/dataset.h"
 #include "dp/default_devices.h"

@@ -28,14 +28,7 @@
 namespace dp {
 namespace {
 
-std::string now() {  // ISO 8601, with the UTC offset
-  const std::time_t time = std::time(nullptr);
-  std::tm parts{};
-  ::localtime_r(&time, &parts);
-  std::array<char, 40> text{};
-  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S%z", &parts);
-  return text.data();
-}
+std::string now() { return local_time(std::time(nullptr)); }
 
 std::string host() {
   std::array<char, 256> name{};
@@ -78,6 +71,14 @@ nlohmann::ordered_json read_config_parts(const std::string& file) {
 std::string file_in(const std::string& folder) { return folder + "/env.json"; }
 
 }  // namespace
+
+std::string local_time(std::time_t time) {
+  std::tm parts{};
+  ::localtime_r(&time, &parts);
+  std::array<char, 40> text{};
+  std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S%z", &parts);
+  return text.data();
+}
 
 nlohmann::ordered_json environment_of(const TrainerOptions& options, const DatasetPair& data,
                                       const std::vector<std::string>& devices) {

@@ -1,6 +1,7 @@
 // Records a run's options in config.toml and its environment in env.json.
 #pragma once
 
+#include <ctime>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,6 +11,8 @@
 #include "dp/trainer.h"
 
 namespace dp {
+
+std::string local_time(std::time_t time);  // ISO 8601, with the UTC offset
 
 // env.json: when, where and with what each part of a run was made. A resumed run adds a part.
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <limits>
@@ -20,6 +21,7 @@
 #include "engine/base/text.h"
 #include "engine/checkpoint/checkpoint_folder.h"
 #include "engine/checkpoint/safetensors.h"
+#include "engine/train/record/run_config.h"
 #include "engine/train/record/run_folder.h"
 #include "engine/train/report/page.h"
 
@@ -31,6 +33,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::uintmax_t kLongestRecord = 16 << 20;  // bytes; larger files are left out
 constexpr std::size_t kMostPoints = 300;             // of a curve
+constexpr int kMostRanks = 64;                       // whose crashes are shown
 
 // Files of a run may be damaged, so no field is taken for granted. Null if there is no such field.
 const OrderedJson& field(const OrderedJson& json, const char* name) {
@@ -81,6 +84,7 @@ struct Run {
   std::string config;
   Lines training, resumptions;
   Lines tests, average_tests;  // evaluations of the weights, and of their moving average
+  Lines crashes;               // of its ranks, the last one of each
 };
 
 // The last evaluation that counts: of the moving average, if there is one.
@@ -143,6 +147,58 @@ OrderedJson results_of(const Run& run) {
   return results;
 }
 
+// The frames of a thread, the innermost first.
+std::vector<std::string> frames_of(const OrderedJson& stack) {
+  std::vector<std::string> frames;
+  if (stack.is_array())
+    for (const OrderedJson& frame : stack)
+      if (frame.is_string()) frames.push_back(printable(frame.get<std::string>()));
+  return frames;
+}
+
+std::string seconds_text(const OrderedJson& json) {
+  const double seconds = number(json, "time");
+  return seconds > 0 && seconds < 1e11 ? local_time(static_cast<std::time_t>(seconds)) : "an unknown time";
+}
+
+// "crashed at 2026-11-30 12:00:00: SIGSEGV (invalid memory reference)"; of a stall "stalled at ...".
+std::string headline_of(const OrderedJson& crash) {
+  const char* const verb = number(crash, "thread") > 0 ? "crashed" : "stalled";
+  return fmt::format("{} at {}: {}", verb, seconds_text(crash), printable(word(crash, "what")));
+}
+
+// A crash for people: the stacks, and the last operations of each replica.
+std::string text_of_crash(const OrderedJson& crash) {
+  std::string text = "process " + shown(number(crash, "process"), "{:.0f}") + " " + headline_of(crash) + "\n";
+  const auto add_stack = [&](const std::string& title, const OrderedJson& stack) {
+    text += "\n" + title + "\n";
+    for (const std::string& frame : frames_of(stack)) text += "  " + frame + "\n";
+  };
+  if (const OrderedJson& threads = field(crash, "threads"); threads.is_array())
+    for (const OrderedJson& thread : threads) {
+      const bool crashed = number(thread, "thread") == number(crash, "thread");
+      add_stack("thread " + printable(word(thread, "name")) + (crashed ? ", which crashed" : ""),
+                field(thread, "stack"));
+    }
+  else
+    add_stack("thread that crashed, addresses only", field(crash, "stack"));
+  const OrderedJson& replicas = field(crash, "replicas");
+  if (!replicas.is_array()) return text;
+  for (const OrderedJson& replica : replicas) {
+    text += fmt::format("\nreplica {}, {}: last operations, newest first, ms before the record\n",
+                        shown(number(replica, "replica"), "{:.0f}"), printable(word(replica, "phase")));
+    if (const OrderedJson& recent = field(replica, "recent"); recent.is_array())
+      for (const OrderedJson& one : recent) {
+        const double bucket = number(one, "bucket");
+        text += fmt::format("  {:>10}  step {}  {:<9}  {}{}  {} bytes\n", shown(number(one, "us_ago") / 1e3, "{:.3f}"),
+                            shown(number(one, "step"), "{:.0f}"), printable(word(one, "phase")),
+                            printable(word(one, "name")), bucket >= 0 ? fmt::format(" of bucket {:.0f}", bucket) : "",
+                            shown(number(one, "bytes"), "{:.0f}"));
+      }
+  }
+  return text;
+}
+
 // What calls for attention while a run trains.
 std::vector<std::string> troubles_of(const Run& run) {
   std::vector<std::string> found;
@@ -161,6 +217,7 @@ std::vector<std::string> troubles_of(const Run& run) {
     found.push_back(fmt::format("the process failed {}, last at {}: {}",
                                 failures.size() == 1 ? "once" : fmt::format("{} times", failures.size()),
                                 word(failures.back(), "time"), printable(word(failures.back(), "end"))));
+  for (const OrderedJson& crash : run.crashes) found.push_back(headline_of(crash));
   return found;
 }
 
@@ -254,6 +311,10 @@ Run read_run(const std::string& folder) {
   run.env = record_of(folder + "/env.json");
   run.predictions = record_of(folder + "/predictions.json");
   run.config = text_of(latest_config(folder));
+  for (int rank = 0; rank < kMostRanks; ++rank) {
+    OrderedJson crash = record_of(folder + (rank == 0 ? "/crash.json" : fmt::format("/crash.rank{}.json", rank)));
+    if (crash.is_object()) run.crashes.push_back(std::move(crash));
+  }
   std::ifstream lines(folder + "/metrics.jsonl", std::ios::binary);
   for (std::string text; std::getline(lines, text);) {
     OrderedJson line = parse_record<OrderedJson>(text);
@@ -274,6 +335,8 @@ OrderedJson data_of(const Run& run) {
   OrderedJson metrics = OrderedJson::array();
   for (const Lines* lines : {&run.training, &run.tests, &run.average_tests}) add_lines(metrics, *lines);
   for (const OrderedJson& line : run.resumptions) metrics.push_back(line);
+  OrderedJson crashes = OrderedJson::array();
+  for (const OrderedJson& crash : run.crashes) crashes.push_back(text_of_crash(crash));
   return {{"name", run.name},
           {"results", results_of(run)},
           {"warnings", warnings_of(run)},
@@ -282,6 +345,7 @@ OrderedJson data_of(const Run& run) {
           {"config", run.config},
           {"metrics", metrics},
           {"phases", phases_of(run.training)},
+          {"crashes", crashes},
           {"predictions", run.predictions}};
 }
 

@@ -128,6 +128,33 @@ TEST_CASE("env.json has the memory of each replica by purpose") {
   }
 }
 
+TEST_CASE("a record of a crash is shown as far as it can be read") {
+  const TemporaryFolder temp;
+  tiny_run(tiny_options(temp / "run"));
+  const auto shown = [&](const std::string& crash) {
+    std::ofstream(temp / "run/crash.json") << crash;
+    write_report({temp / "run"}, temp / "page.html");
+    const Json run = only_run(temp / "page.html");
+    return describe_run(temp / "run") + (run.at("crashes").empty() ? "" : run.at("crashes")[0].get<std::string>());
+  };
+  const std::string whole = shown(R"({"what":"SIGSEGV","time":1700000000,"process":12,"thread":13,
+    "replicas":[{"replica":1,"phase":"backward","recent":[
+      {"step":3,"phase":"reduce","name":"reduce","bucket":2,"bytes":40,"us_ago":1500}]}],
+    "threads":[{"name":"worker 1","thread":13,"stack":["f","g a.cpp:3"]},{"name":"main","thread":12,"stack":["poll"]}]})");
+  for (const char* part : {"note        crashed at 2023-11-1", ": SIGSEGV\n", "process 12 crashed",
+                           "thread worker 1, which crashed\n  f\n  g a.cpp:3\n", "thread main\n  poll\n",
+                           "     1.500  step 3  reduce     reduce of bucket 2  40 bytes\n"})
+    CHECK_THAT(whole, Catch::Contains(part));
+  CHECK_THAT(shown(R"({"what":"the \u001b[31mverdict","thread":0,"stack":["dp+0x1",7]})"),
+             Catch::Contains("note        stalled at an unknown time: the \\x1b[31mverdict") &&
+                 Catch::Contains("addresses only\n  dp+0x1\n"));
+  for (const char* damaged :
+       {"", "{", "[]", "7", R"({"what":7,"threads":[1,{"stack":{}}],"replicas":[[],{"recent":3}]})",
+        R"({"replicas":{"recent":[[]]},"time":1e300,"thread":-1})"})
+    CHECK_NOTHROW(shown(damaged));
+  CHECK(shown("{").find("crashed") == std::string::npos);
+}
+
 TEST_CASE("an interrupted run has its page, which says so first") {
   const TemporaryFolder temp;
   run_until(tiny_options(temp.path()), 10);
