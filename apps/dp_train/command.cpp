@@ -577,6 +577,14 @@ void add_run(Table& table) {
            "restart the run from its last checkpoint if it crashes, stalls or loses a device; give up after this many "
            "restarts without a new checkpoint")
       .without({"evaluate", "dry-run", "print-plan", "save-config"});
+  table
+      .add("on-end", accepts::text("a command"), &Command::on_end,
+           "run this shell command when the run has ended; DP_STATUS, DP_EXIT_CODE and other variables describe it")
+      .without({"evaluate", "dry-run", "print-plan", "save-config"});
+  table
+      .add("webhook", accepts::text("an address"), &Command::webhook,
+           "send a JSON document about the run to this address (http or https) when it has ended")
+      .without({"evaluate", "dry-run", "print-plan", "save-config"});
   table.add("evaluate,-e,--test-only", accepts::flag(), &Command::evaluate,
             "only evaluate the weights of --init or --resume");
   table.add("config,-c", accepts::text("a file"), &Command::config,

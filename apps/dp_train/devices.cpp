@@ -127,6 +127,12 @@ std::string launcher_here() {
   return "";
 }
 
+int rank_here() {
+  for (const Launcher& launcher : kLaunchers)
+    if (number_in(launcher.size) > 1) return number_in(launcher.rank);
+  return 0;
+}
+
 std::string ignored_launcher(const Command& command, bool is_rank) {
   if (is_rank) return "";
   const bool one = command.engine == "dp";

@@ -31,6 +31,7 @@ void check_processes(const Command& command);
 
 // The name of the launcher (torchrun, srun, mpirun) that started this process and others; empty without a launcher.
 std::string launcher_here();
+int rank_here();  // the rank that it gave to this process; 0 without a launcher
 
 // A warning if a launcher started several copies and this one has not joined a process group.
 // It names the environment variable. Only the first copy gets it; others get an empty text.

@@ -3,6 +3,7 @@
 #include <dp/error.h>
 #include <dp/report.h>
 #include <dp/stop_signals.h>
+#include <fcntl.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,10 +14,13 @@
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <exception>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "devices.h"
+#include "fetch/sources.h"
 #include "signals.h"
 #include "trainer_options.h"
 
@@ -36,6 +40,10 @@ std::string describe(int status) {
   return "signal " + std::to_string(status - 128) + " (" + ::strsignal(status - 128) + ")";
 }
 
+int exit_status(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
 // In a terminal, begins a new line, because a crash leaves the progress line open.
 void say(const std::string& text) {
   const bool terminal = ::isatty(STDERR_FILENO) == 1;
@@ -43,9 +51,30 @@ void say(const std::string& text) {
   [[maybe_unused]] const auto written = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-int first_pause() {
-  const char* const text = std::getenv("DP_RESTART_PAUSE");
-  return text == nullptr ? 1 : std::max(0, std::atoi(text));
+// Tests set it in the environment.
+int seconds(const char* variable, int usual) {
+  const char* const text = std::getenv(variable);
+  return text == nullptr ? usual : std::max(0, std::atoi(text));
+}
+
+// "--on-end" of the words "--on_end" and "--on-end=command".
+std::string option_of(const char* word) {
+  std::string name(word, std::strcspn(word, "="));
+  std::ranges::replace(name, '_', '-');
+  return name;
+}
+
+bool reports_end(const std::string& option) { return option == "--on-end" || option == "--webhook"; }
+
+std::vector<char*> arguments_of_child(char* const* argv) {
+  std::vector<char*> words;
+  for (; *argv != nullptr; ++argv)
+    if (!reports_end(option_of(*argv)))
+      words.push_back(*argv);
+    else if (std::strchr(*argv, '=') == nullptr)
+      ++argv;
+  words.push_back(nullptr);
+  return words;
 }
 
 class Supervisor {
@@ -53,8 +82,9 @@ class Supervisor {
   Supervisor(const Command& command, std::string folder, char* const* argv)
       : command_(command),
         folder_(std::move(folder)),
-        argv_(argv),
+        argv_(arguments_of_child(argv)),
         program_(std::filesystem::read_symlink("/proc/self/exe")),
+        fetch_(command.webhook ? fetch_program("--webhook") : ""),
         awaited_(stop_signals()) {
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGCHLD, SIG_DFL);                // if it were ignored, waitpid() would return no status
@@ -67,7 +97,7 @@ class Supervisor {
     int failures = 0;  // since the last new checkpoint
     for (int restarts = 0;; ++restarts) {
       const std::int64_t before = dp::saved_step(folder_);
-      start(restarts);
+      start_run(restarts);
       const int status = wait_for_child();
       if (!may_restart(status)) return status;
       const std::int64_t step = dp::saved_step(folder_);
@@ -75,42 +105,91 @@ class Supervisor {
       record(status);
       const std::string what = "the run failed: " + describe(status);
       if (stop_ != 0 || failures == command_.max_restarts) {
-        say(what + "; it is not restarted" +
-            (stop_ != 0 ? "" : ": no new checkpoint since the last " + std::to_string(failures) + " restarts"));
+        const std::string given_up = ": no new checkpoint since the last " + std::to_string(failures) + " restarts";
+        say(what + (command_.max_restarts == 0 ? "" : "; it is not restarted" + (stop_ != 0 ? "" : given_up)));
         return status;
       }
-      const int pause = pause_before(++failures, first_pause());
+      const int pause = pause_before(++failures, seconds("DP_RESTART_PAUSE", 1));
       say(what + "; restart " + std::to_string(failures) + " of " + std::to_string(command_.max_restarts) + " in " +
           std::to_string(pause) + " s, from step " + std::to_string(std::max<std::int64_t>(step, 0)));
       wait_for_others();
-      wait(std::chrono::seconds(pause));
+      const auto until = Clock::now() + std::chrono::seconds(pause);
+      while (stop_ == 0 && Clock::now() < until) take_signal(until);
       if (stop_ != 0) return 128 + stop_;
     }
   }
 
+  // For a run that has ended with this status.
+  void report_end(int status) {
+    ended_ = true;
+    Variables variables = dp::variables_of_end(folder_, status);
+    if (command_.on_end) run_limited("--on-end", {"/bin/sh", "-c", *command_.on_end}, variables);
+    if (!command_.webhook) return;
+    variables.emplace_back("DP_WEBHOOK", *command_.webhook);  // not an argument: `ps` shows those
+    run_limited("--webhook", {fetch_}, variables);
+  }
+
  private:
-  void start(int restarts) {
-    ::setenv(kRestarts, std::to_string(restarts).c_str(), 1);
-    ::setenv(kFolder, folder_.c_str(), 1);
-    const std::string& resume = command_.trainer.resume;
-    if (restarts > 0 && (saved_ || resume.empty() || resume == "auto")) ::setenv(kResumes, "1", 1);
-    const pid_t parent = ::getpid();
-    child_ = ::fork();
-    if (child_ < 0) throw dp::Error(dp::ErrorCode::device, std::string("cannot fork: ") + std::strerror(errno));
-    if (child_ > 0) return;
+  using Variables = std::vector<std::pair<std::string, std::string>>;
+  enum class Starts { run, report };
+
+  // Starts a program with further environment variables; -1 if that fails.
+  pid_t start(Starts what, const std::vector<char*>& words, const Variables& variables) const {
+    const pid_t parent = ::getpid(), child = ::fork();
+    if (child != 0) return child;
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(kCannotStart);
-    ::pthread_sigmask(SIG_SETMASK, &inherited_, nullptr);  // the stop signals wait until the child handles them
-    ::execv(program_.c_str(), argv_);
-    say("cannot start " + program_.string() + ": " + std::strerror(errno));
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+    if (what == Starts::run) {
+      ::pthread_sigmask(SIG_SETMASK, &inherited_, nullptr);  // the stop signals wait until the child handles them
+    } else {
+      ::setpgid(0, 0);
+      ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
+      for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_DFL);
+      ::pthread_sigmask(SIG_UNBLOCK, &awaited_, nullptr);
+    }
+    const char* const program = what == Starts::run ? program_.c_str() : words.front();
+    ::execv(program, words.data());
+    say(std::string("cannot start ") + program + ": " + std::strerror(errno));
     ::_exit(kCannotStart);
+  }
+
+  void start_run(int restarts) {
+    Variables variables{{kRestarts, std::to_string(restarts)}, {kFolder, folder_}};
+    const std::string& resume = command_.trainer.resume;
+    if (restarts > 0 && (saved_ || resume.empty() || resume == "auto")) variables.emplace_back(kResumes, "1");
+    child_ = start(Starts::run, argv_, variables);
+    if (child_ < 0) throw dp::Error(dp::ErrorCode::device, std::string("cannot fork: ") + std::strerror(errno));
+  }
+
+  // Runs a program in a process group of its own. Kills the group if a signal arrives, or the time is over.
+  void run_limited(const std::string& option, std::vector<std::string> words, const Variables& variables) {
+    if (cancelled_) return;
+    std::vector<char*> pointers;
+    for (std::string& word : words) pointers.push_back(word.data());
+    pointers.push_back(nullptr);
+    const int most = seconds("DP_ON_END_SECONDS", 30);
+    const auto until = Clock::now() + std::chrono::seconds(most);
+    const pid_t child = start(Starts::report, pointers, variables);
+    if (child < 0) return say("warning: " + option + ": cannot fork: " + std::strerror(errno));
+    ::setpgid(child, child);
+    int status = 0;
+    bool ended = false;
+    while (!(ended = ::waitpid(child, &status, WNOHANG) == child) && !cancelled_ && Clock::now() < until)
+      take_signal(until);
+    if (!ended) ::kill(-child, SIGKILL), ::waitpid(child, &status, 0);
+    if (!ended || status != 0)
+      say("warning: " + option + ": " +
+          (ended        ? describe(exit_status(status))
+           : cancelled_ ? "ended by a signal"
+                        : "ended after " + std::to_string(most) + " s"));
   }
 
   int wait_for_child() {
     int status = 0;
-    while (::waitpid(child_, &status, WNOHANG) != child_) take_signal(nullptr);
+    while (::waitpid(child_, &status, WNOHANG) != child_) take_signal();
     child_ = 0;
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+    return exit_status(status);
   }
 
   // Waits for ranks whose launcher has ended. Until they end they hold the run's lock and its devices.
@@ -118,30 +197,26 @@ class Supervisor {
     while (stop_ == 0) {
       const pid_t ended = ::waitpid(-1, nullptr, WNOHANG);
       if (ended < 0) return;
-      if (ended == 0) take_signal(nullptr);
+      if (ended == 0) take_signal();
     }
   }
 
-  void wait(std::chrono::seconds time) {
-    const auto until = Clock::now() + time;
-    do {
-      const auto left = std::max(Clock::duration::zero(), until - Clock::now());
-      const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
-      const timespec most{seconds.count(), std::chrono::nanoseconds(left - seconds).count()};
-      take_signal(&most);
-    } while (stop_ == 0 && Clock::now() < until);
-  }
-
-  // Forwards the first request to stop. The child ignores it if it already has it from the terminal. A second request
-  // ends this process, and the kernel then ends the child.
-  void take_signal(const timespec* most) {
-    const int number = ::sigtimedwait(&awaited_, nullptr, most);
+  // Waits for a signal. Forwards the first request to stop; the child ignores it if it already has it from the
+  // terminal. A second request ends this process, and the kernel then ends the child.
+  void take_signal(Clock::time_point until = Clock::time_point::max()) {
+    const auto left = std::max(Clock::duration::zero(), until - Clock::now());
+    const auto whole = std::chrono::duration_cast<std::chrono::seconds>(left);
+    const timespec most{whole.count(), std::chrono::nanoseconds(left - whole).count()};
+    const int number = ::sigtimedwait(&awaited_, nullptr, &most);
     if (number <= 0 || number == SIGCHLD) return;
-    if (stop_ == 0) {
+    if (stop_ != 0 && same_request(stop_, number) && Clock::now() - stopped_at_ <= std::chrono::seconds(1)) return;
+    if (ended_) {
+      cancelled_ = true;
+    } else if (stop_ == 0) {
       stop_ = number;
       stopped_at_ = Clock::now();
       if (child_ > 0) ::kill(child_, number);
-    } else if (!same_request(stop_, number) || Clock::now() - stopped_at_ > std::chrono::seconds(1)) {
+    } else {
       ::_exit(128 + number);
     }
   }
@@ -156,12 +231,14 @@ class Supervisor {
 
   const Command& command_;
   const std::string folder_;
-  char* const* const argv_;
+  const std::vector<char*> argv_;  // of the child
   const std::filesystem::path program_;
+  const std::string fetch_;  // the program that sends --webhook
   sigset_t awaited_, inherited_{};
-  pid_t child_ = 0;     // 0: there is none
-  bool saved_ = false;  // whether a child has saved a checkpoint
-  int stop_ = 0;        // the first signal that asks to stop
+  pid_t child_ = 0;                         // 0: there is none
+  bool saved_ = false;                      // whether a child has saved a checkpoint
+  int stop_ = 0;                            // the first signal that asks to stop
+  bool ended_ = false, cancelled_ = false;  // the run; the reports of its end
   Clock::time_point stopped_at_{};
 };
 
@@ -170,9 +247,9 @@ class Supervisor {
 bool is_supervised() { return std::getenv(kRestarts) != nullptr; }
 
 bool may_supervise(int argc, const char* const* argv) {
-  const bool asked = std::any_of(argv, argv + argc, [](std::string word) {
-    std::ranges::replace(word, '_', '-');
-    return word.starts_with("--max-restarts");
+  const bool asked = std::any_of(argv, argv + argc, [](const char* word) {
+    const std::string option = option_of(word);
+    return option == "--max-restarts" || reports_end(option);
   });
   if (!asked || is_supervised()) return false;
   const sigset_t stops = stop_signals();
@@ -180,13 +257,28 @@ bool may_supervise(int argc, const char* const* argv) {
   return true;
 }
 
-int supervise(const Command& command, char* const* argv) {
+bool needs_supervisor(const Command& command) {
+  if (command.estimate_memory) return false;
   const std::string launcher = command.nnodes > 1 ? "another host" : launcher_here();
-  if (command.engine == "ddp" && !launcher.empty())
+  const bool alone = command.engine != "ddp" || launcher.empty();
+  if (command.max_restarts > 0 && !alone)
     usage("--max-restarts restarts the ranks that this process starts, but " + launcher +
           " starts ranks of this run, too; restart all of them with --resume auto");
+  const bool first = alone || (command.node_rank == 0 && rank_here() == 0);
+  return command.max_restarts > 0 || (first && (command.on_end || command.webhook));
+}
+
+int supervise(const Command& command, char* const* argv) {
+  if (command.webhook) check_address("--webhook", *command.webhook);
   const OutputFolder folder = output_folder(command);
-  return Supervisor(command, folder.path(), argv).run();
+  Supervisor supervisor(command, folder.path(), argv);
+  const int status = supervisor.run();
+  try {
+    supervisor.report_end(status);
+  } catch (const std::exception& error) {
+    say(std::string("warning: the end of the run is not reported: ") + error.what());
+  }
+  return status;
 }
 
 void obey_supervisor(std::map<std::string, dp::OptionValue>& given) {

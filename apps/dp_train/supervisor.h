@@ -1,5 +1,5 @@
-// --max-restarts: this process only starts the program again, as a child that trains, and restarts the child after a
-// failure. It has no other thread and no device.
+// --max-restarts, --on-end and --webhook: this process only starts the program again, as a child that trains, restarts
+// the child after a failure, and reports the end of the run. It has no other thread and no device.
 #pragma once
 
 #include <dp/option_table.h>
@@ -13,11 +13,16 @@ namespace dp_train {
 // Whether this process, or the launcher of its ranks, was started by a supervisor.
 bool is_supervised();
 
-// Whether the command line has --max-restarts. If so, blocks the signals that end a run; supervise() waits for them.
+// Whether the command line has one of these options. If so, blocks the signals that end a run; supervise() waits for
+// them.
 bool may_supervise(int argc, const char* const* argv);
 
-// Runs the program with the same arguments, and restarts it while may_restart() and the options allow it. Returns the
-// exit status of the last child. Error(usage) for ranks that another program starts.
+// Whether this process supervises the run. Of ranks that another program starts, rank 0 alone reports the end.
+// Error(usage) if such ranks should be restarted.
+bool needs_supervisor(const Command& command);
+
+// Runs the program with the same arguments, without those of --on-end and --webhook, which may have secrets and are not
+// recorded. Restarts it while may_restart() and the options allow it. Returns the exit status of the last child.
 int supervise(const Command& command, char* const* argv);
 
 // In the child: sets the run folder that the supervisor has chosen. After a restart, --resume auto.

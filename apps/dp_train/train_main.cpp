@@ -280,7 +280,7 @@ int guarded(int argc, char* const* argv) {
     if (may_supervise(argc, argv)) {
       const auto command = parse_command(argc, argv);
       if (!command) return code_of();
-      if (command->max_restarts > 0 && !command->estimate_memory) return supervise(*command, argv);
+      if (needs_supervisor(*command)) return supervise(*command, argv);
     }
     Signals& signals = handle_signals();
     handle_crashes();

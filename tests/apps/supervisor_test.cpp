@@ -1,4 +1,4 @@
-// --max-restarts: what is restarted and what is not, signals, records, and the bits of an undisturbed run.
+// --max-restarts: what is restarted and what is not, signals, records, and the bits of an undisturbed run. --on-end.
 #include <signal.h>
 
 #include <algorithm>
@@ -11,6 +11,7 @@
 #include "apps/run_program.h"
 #include "dp_train/supervisor.h"
 #include "support/catch.h"
+#include "support/free_port.h"
 #include "support/patience.h"
 
 namespace {
@@ -279,6 +280,101 @@ TEST_CASE("restarts: the child ends with a parent that is killed") {
     ::kill(program.id(), SIGKILL);
     CHECK(program.wait().signal == SIGKILL);
     for (const pid_t one : all) CHECK(becomes([&] { return state_of(one) == '-' || state_of(one) == 'Z'; }));
+  }
+}
+
+namespace {
+
+const std::string kAppend =
+    "echo $DP_STATUS $DP_EXIT_CODE ${DP_STEP-none} ${DP_CHECKPOINT_STEP-none} ${DP_RESTARTS-alone} >> ended";
+
+}  // namespace
+
+TEST_CASE("on end: the command runs once, for every end of a run") {
+  struct Case {
+    std::string ended;
+    Words engine, more, variables;
+  };
+  for (const Case& one :
+       {Case{"complete 0 12 12 alone\n", kDp, {}, {}},
+        Case{"failed 3 none none alone\n", kDp, {"--data-path", "nowhere"}, {}},
+        Case{"failed 4 3 3 alone\n", kDp, {}, {"DP_FAIL=throw:forward:dev0:step3"}},
+        Case{"failed 137 ", kDdp, {}, {"DP_FAIL=kill:backward:dev1:step2"}},
+        Case{"failed 139 5 5 alone\n",
+             kDp,
+             {"--max-restarts", "1"},
+             {"DP_FAIL=segv:update:step2:start0,segv:update:step5:start1,segv:update:step5:start2"}},
+        Case{"complete 0 12 12 alone\n", kDdp, {"--max-restarts", "1"}, {"DP_FAIL=segv:update:step2:start0"}}}) {
+    const TemporaryFolder temp;
+    write_tiny_mnist(temp.path());
+    const Outcome outcome = Program(merged(kRun, one.more) + one.engine + Words{"--on-end", kAppend}, temp.path(),
+                                    Words{kNoPause} + one.variables)
+                                .wait();
+    INFO(outcome.err);
+    CHECK(read_text(temp / "ended").starts_with(one.ended));
+    CHECK(count(read_text(temp / "ended"), "alone\n") == 1);
+    CHECK(outcome.code == std::stoi(one.ended.substr(one.ended.find(' '))));
+    CHECK(outcome.err.find("warning") == std::string::npos);
+    CHECK((outcome.err.find("not restarted") != std::string::npos) == (one.ended.starts_with("failed 139")));
+  }
+}
+
+TEST_CASE("on end: the command runs once after a signal, and is not recorded") {
+  for (const Words& engine : {kDp, kDdp}) {
+    const TemporaryFolder temp;
+    write_tiny_mnist(temp.path());
+    const StallGate gate(temp / "gate");
+    Program program(kRun + engine + Words{"--on_end=: secret; " + kAppend}, temp.path(),
+                    {"DP_FAIL=stall:backward:dev0:step3:600000ms", gate.variable()});
+    gate.wait_for();
+    ::kill(program.id(), SIGTERM);
+    program.wait_for_error("stopping after a checkpoint is written");
+    gate.open();
+    const Outcome outcome = program.wait();
+    INFO(outcome.err);
+    CHECK(outcome.code == 128 + SIGTERM);
+    CHECK(read_text(temp / "ended").starts_with("interrupted 143 "));
+    for (const auto& file : fs::recursive_directory_iterator(temp / "run"))
+      if (file.is_regular_file()) CHECK(read_text(file.path()).find("secret") == std::string::npos);
+  }
+}
+
+TEST_CASE("on end: of ranks that another launcher starts, the first one runs the command") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  const Words arguments = kRun + kDdp + Words{"--on-end", kAppend};
+  const std::string port = "MASTER_PORT=" + free_port();
+  const auto rank = [&](const std::string& number) {
+    return Words{"WORLD_SIZE=2", "RANK=" + number, "MASTER_ADDR=127.0.0.1", port, "DP_TOKEN=token"};
+  };
+  Program first(arguments, temp.path(), rank("0")), second(arguments, temp.path(), rank("1"));
+  CHECK(second.wait().code == 0);
+  CHECK(first.wait().code == 0);
+  CHECK(read_text(temp / "ended") == "complete 0 12 12 alone\n");
+}
+
+TEST_CASE("on end: a command that fails or takes too long is a warning, and its processes end") {
+  struct Case {
+    std::string command, seconds, warning;
+    int signal;
+  };
+  const std::string waits = "sleep 600 & echo $! > new; mv new child; wait";
+  for (const Case& one : {Case{"exit 3", "600", "exit status 3", 0}, Case{"kill -9 $$", "600", "signal 9 (Killed)", 0},
+                          Case{waits, "1", "ended after 1 s", 0}, Case{waits, "600", "ended by a signal", SIGINT}}) {
+    const TemporaryFolder temp;
+    write_tiny_mnist(temp.path());
+    Program program(kRun + kDp + Words{"--on-end", one.command}, temp.path(), {"DP_ON_END_SECONDS=" + one.seconds}, {},
+                    Program::Group::own);
+    if (one.signal != 0) {
+      CHECK(becomes([&] { return fs::exists(temp / "child"); }));
+      ::kill(-program.id(), one.signal);
+    }
+    const Outcome outcome = program.wait();
+    CHECK(outcome.code == 0);
+    CHECK(outcome.err == "dp_train: warning: --on-end: " + one.warning + "\n");
+    if (one.command != waits || !fs::exists(temp / "child")) continue;
+    const pid_t child = std::stoi(read_text(temp / "child"));
+    CHECK(becomes([&] { return state_of(child) == '-' || state_of(child) == 'Z'; }));
   }
 }
 

@@ -40,6 +40,7 @@ struct Failure {
   std::string reason;
 };
 
+constexpr const char* kAgent = "dp_train/" DP_VERSION;
 constexpr long kLeastSpeed = 1000, kMostRedirects = 5, kNoSuchRange = 416, kPart = 206;
 constexpr char kGzip = '\x1f';  // the first byte of every gzip file
 
@@ -80,6 +81,19 @@ std::string without_proxy(std::string text) {
   return text;
 }
 
+using Handle = std::unique_ptr<CURL, void (*)(CURL*)>;
+
+Handle easy_handle() {
+  static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
+  Handle handle(ready == CURLE_OK ? curl_easy_init() : nullptr, &curl_easy_cleanup);
+  if (!handle) throw dp::Error(dp::ErrorCode::io, "libcurl could not be initialised");
+  return handle;
+}
+
+std::string reason_of(CURLcode result, const char* text) {
+  return without_proxy(*text != '\0' ? text : curl_easy_strerror(result));
+}
+
 class Transfer {
  public:
   explicit Transfer(const Download& what)
@@ -98,8 +112,7 @@ class Transfer {
       if (stopped()) return std::nullopt;
       if (error_) std::rethrow_exception(error_);
       if (!refusal_.empty()) return Failure{dp::ErrorCode::data, refusal_};
-      if (result != CURLE_OK)
-        return Failure{dp::ErrorCode::io, without_proxy(*text_ != '\0' ? text_ : curl_easy_strerror(result))};
+      if (result != CURLE_OK) return Failure{dp::ErrorCode::io, reason_of(result, text_)};
       if (have_ < what_.bytes)
         return Failure{dp::ErrorCode::io,
                        "the server sent " + std::to_string(have_) + " of " + std::to_string(what_.bytes) + " bytes"};
@@ -109,15 +122,6 @@ class Transfer {
   }
 
  private:
-  using Handle = std::unique_ptr<CURL, void (*)(CURL*)>;
-
-  static Handle easy_handle() {
-    static const CURLcode ready = curl_global_init(CURL_GLOBAL_DEFAULT);
-    Handle handle(ready == CURLE_OK ? curl_easy_init() : nullptr, &curl_easy_cleanup);
-    if (!handle) throw dp::Error(dp::ErrorCode::io, "libcurl could not be initialised");
-    return handle;
-  }
-
   template <typename Value>
   void set(CURLoption option, Value value) {
     if (const CURLcode result = curl_easy_setopt(handle_.get(), option, value); result != CURLE_OK)
@@ -129,7 +133,7 @@ class Transfer {
     const bool secure = what_.url.starts_with("https:");
     curl_easy_reset(handle_.get());
     set(CURLOPT_URL, what_.url.c_str());
-    set(CURLOPT_USERAGENT, "dp_train/" DP_VERSION);
+    set(CURLOPT_USERAGENT, kAgent);
     set(CURLOPT_PROTOCOLS_STR, "http,https");
     set(CURLOPT_REDIR_PROTOCOLS_STR, secure ? "https" : "http,https");
     set(CURLOPT_FOLLOWLOCATION, 1L);
@@ -413,18 +417,40 @@ class Fetch {
 }  // namespace
 
 void fetch(const Source& source, const FetchOptions& options, const std::atomic<int>& stop) try {
-  // The messages do not quote the address, which may have a password.
-  if (const auto& mirror = options.mirror) {
-    if (!mirror->starts_with("http://") && !mirror->starts_with("https://"))
-      throw dp::Error(dp::ErrorCode::usage, "--mirror: the address must begin with http:// or https://");
-    if (mirror->find_first_of(" \t\r\n\"'<>\\") != std::string::npos)
-      throw dp::Error(dp::ErrorCode::usage,
-                      "--mirror: the address has a space, quote, bracket or backslash; write it as %20 and the like");
-  }
+  if (options.mirror) check_address("--mirror", *options.mirror);
   Fetch(source, options, stop).run();
 } catch (const fs::filesystem_error& error) {
   throw dp::Error(dp::ErrorCode::io, "fetch " + source.dataset + ": " + error.path1().string() + ": " +
                                          error.code().message() + "; choose another --data-path");
+}
+
+void post(const std::string& address, const std::string& json) {
+  const Handle handle = easy_handle();
+  char text[CURL_ERROR_SIZE] = "";
+  CURLcode result = CURLE_OK;
+  const auto set = [&](CURLoption option, auto value) {
+    if (result == CURLE_OK) result = curl_easy_setopt(handle.get(), option, value);
+  };
+  const std::unique_ptr<curl_slist, void (*)(curl_slist*)> headers(
+      curl_slist_append(nullptr, "Content-Type: application/json"), &curl_slist_free_all);
+  set(CURLOPT_URL, address.c_str());
+  set(CURLOPT_USERAGENT, kAgent);
+  set(CURLOPT_PROTOCOLS_STR, "http,https");
+  set(CURLOPT_HTTPHEADER, headers.get());
+  set(CURLOPT_POSTFIELDS, json.c_str());
+  set(CURLOPT_FAILONERROR, 1L);
+  set(CURLOPT_NOSIGNAL, 1L);
+  set(CURLOPT_ERRORBUFFER, text);
+  set(
+      CURLOPT_WRITEFUNCTION, +[](char*, std::size_t, std::size_t size, void*) { return size; });
+  if (result == CURLE_OK) result = curl_easy_perform(handle.get());
+  if (result != CURLE_OK) throw dp::Error(dp::ErrorCode::io, reason_of(result, text));
+  constexpr long kRedirect = 300;
+  long status = 0;
+  curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
+  if (status >= kRedirect)
+    throw dp::Error(dp::ErrorCode::io,
+                    "the server answered " + std::to_string(status) + " instead of taking the document");
 }
 
 }  // namespace dp_train

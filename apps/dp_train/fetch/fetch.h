@@ -1,4 +1,4 @@
-// dp_train fetch: downloads a data set.
+// dp_train fetch: downloads a data set. --webhook: sends a document.
 #pragma once
 
 #include <atomic>
@@ -13,5 +13,9 @@ namespace dp_train {
 // else, Error(usage) if another process downloads into the same folder, or the mirror is no
 // address of http or https.
 void fetch(const Source& source, const FetchOptions& options, const std::atomic<int>& stop);
+
+// Sends the document to an address of http or https, without following redirects. Error(io) if the server does not take
+// it; the message does not quote the address.
+void post(const std::string& address, const std::string& json);
 
 }  // namespace dp_train

@@ -1,5 +1,5 @@
 // dp_fetch: downloads for `dp_train fetch`, which starts it: dataset, data path, mirror or "", "quiet" or "",
-// "progress" or "".
+// "progress" or "". Without words, if DP_WEBHOOK has an address: sends DP_JSON to it, for `dp_train --webhook`.
 #include <dp/error.h>
 #include <dp/standard_descriptors.h>
 #include <dp/stop_signals.h>
@@ -7,6 +7,7 @@
 #include <unistd.h>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <string_view>
 
 #include "fetch.h"
@@ -40,6 +41,17 @@ void handle_signals() {
   ::sigprocmask(SIG_UNBLOCK, &handled, nullptr);
 }
 
+// A failure is a warning, because the run has ended.
+int send(const char* address) {
+  try {
+    const char* const json = std::getenv("DP_JSON");
+    dp_train::post(address, json == nullptr ? "{}" : json);
+  } catch (const dp::Error& error) {
+    std::fprintf(stderr, "dp_train: warning: --webhook: %s\n", dp::printable(error.what()).c_str());
+  }
+  return 0;
+}
+
 int fail(dp::ErrorCode code, const std::string& what) {
   std::fprintf(stderr, "dp_train: error: %s\n", dp::printable(what).c_str());
   return static_cast<int>(code);
@@ -48,6 +60,7 @@ int fail(dp::ErrorCode code, const std::string& what) {
 }  // namespace
 
 int main(int argc, char** argv) try {
+  if (const char* const address = std::getenv("DP_WEBHOOK"); argc == 1 && address != nullptr) return send(address);
   if (argc != 6) return fail(dp::ErrorCode::usage, "dp_fetch is a part of dp_train; call dp_train fetch");
   handle_signals();
   const dp_train::FetchOptions options{argv[2], *argv[3] ? std::optional<std::string>(argv[3]) : std::nullopt,

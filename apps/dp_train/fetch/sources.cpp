@@ -3,6 +3,8 @@
 #include <dp/device.h>
 #include <dp/error.h>
 #include <unistd.h>
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 
 namespace dp_train {
@@ -51,22 +53,33 @@ const Source& source(const std::string& dataset) {
   throw dp::Error(dp::ErrorCode::usage, "fetch " + dataset + ": there is no address for this data set");
 }
 
-void start_fetch(const Source& source, const FetchOptions& options) {
+std::string fetch_program(const std::string& user, const std::string& instead) {
   std::error_code unknown;
   const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path();
   if (unknown)  // a relative path would start a program of the working folder
-    throw dp::Error(dp::ErrorCode::usage, "fetch: cannot read /proc/self/exe to find dp_fetch: " + unknown.message());
-  const std::string mirror = options.mirror.value_or("");
-  for (const std::string& folder : dp::plugin_folders()) {
-    const std::string program = folder + "/dp_fetch";
-    ::execl(program.c_str(), program.c_str(), source.dataset.c_str(), options.data_path.c_str(), mirror.c_str(),
-            options.quiet ? "quiet" : "", options.progress ? "progress" : "", nullptr);
-  }
+    throw dp::Error(dp::ErrorCode::usage, user + ": cannot read /proc/self/exe to find dp_fetch: " + unknown.message());
+  for (const std::string& folder : dp::plugin_folders())
+    if (const std::string program = folder + "/dp_fetch"; ::access(program.c_str(), X_OK) == 0) return program;
+  throw dp::Error(dp::ErrorCode::usage, user + ": the program dp_fetch is not in " + own.string() +
+                                            "; install libcurl and libarchive and build again" + instead);
+}
+
+void check_address(const std::string& option, const std::string& address) {
+  if (!address.starts_with("http://") && !address.starts_with("https://"))
+    throw dp::Error(dp::ErrorCode::usage, option + ": the address must begin with http:// or https://");
+  if (address.find_first_of(" \t\r\n\"'<>\\") != std::string::npos)
+    throw dp::Error(dp::ErrorCode::usage,
+                    option + ": the address has a space, quote, bracket or backslash; write it as %20 and the like");
+}
+
+void start_fetch(const Source& source, const FetchOptions& options) {
   std::string files;
   for (const RemoteFile& file : source.files) files += " " + source.mirrors.front() + file.name;
-  throw dp::Error(dp::ErrorCode::usage,
-                  "fetch: the program dp_fetch is not in " + own.string() +
-                      "; install libcurl and libarchive and build again, or download by hand:" + files);
+  const std::string program = fetch_program("fetch", ", or download by hand:" + files);
+  const std::string mirror = options.mirror.value_or("");
+  ::execl(program.c_str(), program.c_str(), source.dataset.c_str(), options.data_path.c_str(), mirror.c_str(),
+          options.quiet ? "quiet" : "", options.progress ? "progress" : "", nullptr);
+  throw dp::Error(dp::ErrorCode::usage, "fetch: cannot start " + program + ": " + std::strerror(errno));
 }
 
 }  // namespace dp_train

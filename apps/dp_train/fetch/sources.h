@@ -1,4 +1,4 @@
-// The data sets that dp_train fetch downloads, and the program that it starts for that.
+// The data sets that dp_train fetch downloads, and the program that is started for that and for --webhook.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,14 @@ struct FetchOptions {
   int patience = 30;                    // seconds, see Download
 };
 
-// Replaces this process by dp_fetch, which is beside it or in ../lib/dp. Error(usage) if this build has none.
+// The path of dp_fetch: beside this program or in ../lib/dp. Error(usage) if this build has none; `user` begins the
+// message, `instead` ends it.
+std::string fetch_program(const std::string& user, const std::string& instead = "");
+
+// Error(usage) unless the address is one of http or https. The message does not quote it: it may have a password.
+void check_address(const std::string& option, const std::string& address);
+
+// Replaces this process by dp_fetch. Error(usage) if this build has none.
 [[noreturn]] void start_fetch(const Source& source, const FetchOptions& options);
 
 }  // namespace dp_train

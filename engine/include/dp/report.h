@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace dp {
@@ -14,6 +15,11 @@ void write_report(const std::vector<std::string>& run_folders, const std::string
 // A few lines about a run, while it runs or afterwards: whether it runs, its steps, rate and time left, the last
 // evaluation, the last checkpoint, and what calls for attention. Only reads. Error(data) if the folder holds no run.
 std::string describe_run(const std::string& run_folder);
+
+// What describe_run() says, for a program that is started when the process of a run has ended with this exit status:
+// names and values of environment variables. DP_RUN is the folder, DP_STATUS is complete, interrupted or failed, and
+// DP_JSON has all of them as one JSON object. Those that the run has not recorded are left out.
+std::vector<std::pair<std::string, std::string>> variables_of_end(const std::string& run_folder, int exit_status);
 
 // The step of the run's checkpoint `last`, or -1 without one. Does not verify checksums.
 std::int64_t saved_step(const std::string& run_folder);

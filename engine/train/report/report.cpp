@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <chrono>
 #include <cmath>
 #include <ctime>
@@ -16,6 +17,7 @@
 #include <utility>
 
 #include "dp/error.h"
+#include "dp/stop_signals.h"
 #include "dp/trainer.h"
 #include "engine/base/files.h"
 #include "engine/base/text.h"
@@ -103,10 +105,14 @@ std::vector<double> values_of(std::span<const OrderedJson> lines, const char* na
   return values;
 }
 
-double test_images(const Run& run) {
+// The record of the last start; null if there is none.
+const OrderedJson& last_part(const Run& run) {
   const OrderedJson& parts = field(run.env, "parts");
-  const double images =
-      parts.is_array() && !parts.empty() ? number(field(parts.back(), "data"), "test_images") : std::nan("");
+  return parts.is_array() && !parts.empty() ? parts.back() : field(parts, "");
+}
+
+double test_images(const Run& run) {
+  const double images = number(field(last_part(run), "data"), "test_images");
   return images > 0 ? images : 0;
 }
 
@@ -363,8 +369,7 @@ std::string progress_of(const Run& run, bool active) {
   if (run.training.empty()) return "no step is recorded yet";
   const OrderedJson& line = run.training.back();
   const double step = number(line, "step"), rate = number(line, "images_per_second");
-  const OrderedJson& parts = field(run.env, "parts");
-  const OrderedJson& part = parts.is_array() && !parts.empty() ? parts.back() : OrderedJson();
+  const OrderedJson& part = last_part(run);
   const double last = number(part, "last_step"), batch = number(part, "global_batch");
   std::string text = "step " + with_separators(static_cast<std::int64_t>(step));
   if (last > 0)
@@ -375,18 +380,16 @@ std::string progress_of(const Run& run, bool active) {
   return text;
 }
 
+// Figures of an evaluation, and their labels.
+constexpr std::pair<const char*, const char*> kTestFigures[] = {{"top1", "Acc@1"}, {"top5", "Acc@5"}, {"loss", "loss"},
+                                                                {"mae", "MAE"},    {"rmse", "RMSE"},  {"r2", "R2"},
+                                                                {"f1", "F1"},      {"map", "mAP"}};
+
 std::string evaluation_of(const Run& run) {
   const Lines& lines = run.average_tests.empty() ? run.tests : run.average_tests;
   if (lines.empty()) return "none yet";
   std::string text;
-  for (const auto& [name, label] : {std::pair("top1", "Acc@1"),
-                                    {"top5", "Acc@5"},
-                                    {"loss", "loss"},
-                                    {"mae", "MAE"},
-                                    {"rmse", "RMSE"},
-                                    {"r2", "R2"},
-                                    {"f1", "F1"},
-                                    {"map", "mAP"}})
+  for (const auto& [name, label] : kTestFigures)
     if (const double value = number(lines.back(), name); std::isfinite(value))
       text += fmt::format("{}{} {:.4g}", text.empty() ? "" : ", ", label, value);
   const auto best =
@@ -407,6 +410,27 @@ std::string checkpoint_of(const std::string& folder) {
   return fmt::format("step {}, {} ago", with_separators(step), duration(age.count()));
 }
 
+// The lines that follow the state of a run.
+std::string details_of(const Run& run, const std::string& folder, bool active) {
+  std::string text = "\nprogress    " + progress_of(run, active) + "\ntest        " + evaluation_of(run) +
+                     "\ncheckpoint  " + checkpoint_of(folder) + "\n";
+  for (const std::string& trouble : troubles_of(run)) text += "note        " + trouble + "\n";
+  return text;
+}
+
+// Numbers of the last training line and the last evaluation.
+void add_figures(OrderedJson& fields, const Run& run) {
+  if (const std::string host = word(last_part(run), "host"); !host.empty()) fields["host"] = host;
+  const auto add = [&](const std::string& name, const OrderedJson& value) {
+    if (value.is_number()) fields[name] = value;
+  };
+  const OrderedJson line = run.training.empty() ? OrderedJson() : run.training.back();
+  for (const char* const name : {"step", "epoch", "loss", "images_per_second"}) add(name, field(line, name));
+  add("last_step", field(last_part(run), "last_step"));
+  for (const auto& [name, label] : kTestFigures)
+    if (const double value = last_test(run, name); std::isfinite(value)) fields[std::string("test_") + name] = value;
+}
+
 }  // namespace
 
 std::int64_t saved_step(const std::string& run_folder) { return stated_step(run_folder + "/checkpoints/last"); }
@@ -415,14 +439,37 @@ std::string describe_run(const std::string& run_folder) {
   const Run run = read_run(run_folder);
   const std::optional<int> writer = writer_of(run_folder);
   const std::string end = word(run.summary, "end");
-  std::string text = printable(run.name) + ": " +
-                     (writer         ? fmt::format("running, process {}", *writer)
-                      : !end.empty() ? "ended, " + printable(end)
-                                     : "not running on this host, and without a summary");
-  text += "\nprogress    " + progress_of(run, writer.has_value()) + "\ntest        " + evaluation_of(run) +
-          "\ncheckpoint  " + checkpoint_of(run_folder) + "\n";
-  for (const std::string& trouble : troubles_of(run)) text += "note        " + trouble + "\n";
-  return text;
+  return printable(run.name) + ": " +
+         (writer         ? fmt::format("running, process {}", *writer)
+          : !end.empty() ? "ended, " + printable(end)
+                         : "not running on this host, and without a summary") +
+         details_of(run, run_folder, writer.has_value());
+}
+
+std::vector<std::pair<std::string, std::string>> variables_of_end(const std::string& run_folder, int exit_status) {
+  const auto is = [&](int number) { return exit_status == 128 + number; };
+  const char* const status = exit_status == 0                        ? "complete"
+                             : std::ranges::any_of(kStopSignals, is) ? "interrupted"
+                                                                     : "failed";
+  std::error_code error;
+  const fs::path folder = fs::absolute(run_folder, error).lexically_normal();
+  OrderedJson fields{{"run", folder.string()}, {"status", status}, {"exit_code", exit_status}};
+  std::string text = fmt::format("{}: {}, exit status {}", printable(folder.filename().string()), status, exit_status);
+  try {
+    const Run run = read_run(run_folder);
+    add_figures(fields, run);
+    if (const std::int64_t step = saved_step(run_folder); step >= 0) fields["checkpoint_step"] = step;
+    text += details_of(run, run_folder, false);
+  } catch (const Error&) {  // it ended before it began
+  }
+  fields["text"] = text;
+  std::vector<std::pair<std::string, std::string>> variables{{"DP_JSON", json_line(fields)}};
+  for (const auto& [name, value] : fields.items()) {
+    std::string variable = "DP_" + name;
+    std::ranges::transform(variable, variable.begin(), [](unsigned char c) { return std::toupper(c); });
+    variables.emplace_back(variable, value.is_string() ? value.get<std::string>() : value.dump());
+  }
+  return variables;
 }
 
 void write_report(const std::vector<std::string>& run_folders, const std::string& file) {

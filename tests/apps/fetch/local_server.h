@@ -20,6 +20,7 @@ namespace dp::test {
 struct Request {
   std::string path;
   std::optional<std::size_t> from;  // the first byte of its range
+  std::string head{}, body{};
 };
 
 struct Reply {
@@ -73,22 +74,22 @@ class LocalServer {
   }
 
   void serve(const FileHandle& client) {
-    std::string head;
+    std::string text;
     char buffer[4096];
-    while (head.find("\r\n\r\n") == std::string::npos) {
+    while (!is_complete(text)) {
       if (!wait_for(client, POLLIN)) return;
       const ssize_t got = ::recv(client.get(), buffer, sizeof buffer, 0);
       if (got <= 0) return;
-      head.append(buffer, static_cast<std::size_t>(got));
+      text.append(buffer, static_cast<std::size_t>(got));
     }
-    const Request request = parse(head);
+    const Request request = parse(text);
     {
       const std::lock_guard lock(mutex_);
       requests_.push_back(request);
     }
     const Reply reply = answer_(request);
-    const std::string text = "HTTP/1.1 " + reply.status + "\r\nContent-Length: " + std::to_string(reply.body.size()) +
-                             "\r\nConnection: close\r\n" + reply.headers + "\r\n" + reply.body.substr(0, reply.sent);
+    text = "HTTP/1.1 " + reply.status + "\r\nContent-Length: " + std::to_string(reply.body.size()) +
+           "\r\nConnection: close\r\n" + reply.headers + "\r\n" + reply.body.substr(0, reply.sent);
     for (std::size_t at = 0; at < text.size();) {
       if (!wait_for(client, POLLOUT)) return;
       const ssize_t sent = ::send(client.get(), text.data() + at, text.size() - at, MSG_NOSIGNAL);
@@ -98,12 +99,22 @@ class LocalServer {
     if (reply.stalls) wait_for(client, POLLIN);  // until the client closes
   }
 
-  static Request parse(const std::string& head) {
-    Request request{head.substr(4, head.find(' ', 4) - 4), std::nullopt};
-    const std::string range = "\r\nRange: bytes=";
-    if (const auto at = head.find(range); at != std::string::npos)
-      request.from = std::stoul(head.substr(at + range.size()));
-    return request;
+  static std::optional<std::size_t> number_after(const std::string& head, const std::string& field) {
+    const auto at = head.find("\r\n" + field);
+    if (at == std::string::npos) return std::nullopt;
+    return std::stoul(head.substr(at + 2 + field.size()));
+  }
+
+  static bool is_complete(const std::string& text) {
+    const auto end = text.find("\r\n\r\n");
+    return end != std::string::npos && text.size() >= end + 4 + number_after(text, "Content-Length: ").value_or(0);
+  }
+
+  static Request parse(const std::string& text) {
+    const auto end = text.find("\r\n\r\n"), path = text.find(' ') + 1;
+    const std::string head = text.substr(0, end);
+    return {text.substr(path, text.find(' ', path) - path), number_after(head, "Range: bytes="), head,
+            text.substr(end + 4)};
   }
 
   Answer answer_;

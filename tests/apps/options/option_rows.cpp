@@ -439,6 +439,8 @@ std::vector<AloneRow> alone_rows() {
        0,
        {"the run failed: exit status 4; restart 1 of 1 in 0 s, from step 4", "at step 4, epoch 1"},
        {"DP_FAIL=throw:forward:dev0:step5:start0", "DP_RESTART_PAUSE=0"}},
+      {"--on-end", tiny + Words{"--on-end", "echo ended: $DP_STATUS"}, 0, {"ended: complete"}},
+      {"--webhook", tiny + Words{"--webhook", "ftp://host/"}, 2, {"--webhook: the address must begin with http://"}},
       {"--local-rank", tiny + Words{"--local-rank", "0", "--dry-run"}, 0, {"Acc@1"}},
       {"--evaluate",
        {"-e", "--init", "@/seven/checkpoints/last/model.safetensors", "--dataset", "mnist", "--data-path", "@/digits",

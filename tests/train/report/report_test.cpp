@@ -3,8 +3,11 @@
 
 #include <unistd.h>
 
+#include <cctype>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "support/catch.h"
@@ -95,6 +98,37 @@ TEST_CASE("the state of a run is described while it runs, after its end, and aft
   std::ofstream(run + "/.lock");
   CHECK_THAT(describe_run(run), Catch::StartsWith("run: not running on this host, and without a summary\n"));
   CHECK_THROWS_AS(describe_run(temp.path()), Error);
+}
+
+TEST_CASE("the end of a run is described by variables and one JSON object with the same values") {
+  const TemporaryFolder temp;
+  const std::string run = temp / "run";
+  const auto ended = [&](int exit_status) {
+    const auto variables = variables_of_end(run, exit_status);
+    return std::map<std::string, std::string>(variables.begin(), variables.end());
+  };
+  CHECK(ended(3) ==
+        std::map<std::string, std::string>{{"DP_RUN", run},
+                                           {"DP_STATUS", "failed"},
+                                           {"DP_EXIT_CODE", "3"},
+                                           {"DP_TEXT", "run: failed, exit status 3"},
+                                           {"DP_JSON", R"({"run":")" + run + R"(","status":"failed","exit_code":3,)" +
+                                                           R"("text":"run: failed, exit status 3"})"}});
+  tiny_run(tiny_options(run), {});
+  const auto complete = ended(0);
+  CHECK_THAT(complete.at("DP_TEXT"),
+             Catch::StartsWith("run: complete, exit status 0\nprogress    step 21 of 21 (100.0 %)"));
+  const Json json = Json::parse(complete.at("DP_JSON"));
+  CHECK(json.size() == complete.size() - 1);
+  for (const auto& [name, value] : json.items()) {
+    std::string variable = "DP_" + name;
+    for (char& c : variable) c = static_cast<char>(std::toupper(c));
+    CHECK(complete.at(variable) == (value.is_string() ? value.get<std::string>() : value.dump()));
+  }
+  for (const char* const name : {"step", "last_step", "checkpoint_step"}) CHECK(json.at(name) == 21);
+  CHECK(json.at("test_top1") == Json::parse(read_text(run + "/summary.json")).at("top1"));
+  for (const auto& [status, word] : {std::pair(128 + SIGUSR1, "interrupted"), {128 + SIGKILL, "failed"}})
+    CHECK(ended(status).at("DP_STATUS") == word);
 }
 
 TEST_CASE("with --profile the page and summary.json have the time of each layer") {
