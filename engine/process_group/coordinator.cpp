@@ -124,12 +124,13 @@ bool Coordinator::finished() const {
          });
 }
 
-// Accepts pending connections. At kMostStrangers connections without a Hello, drops the oldest one, because a rank
-// sends its Hello immediately. Reads pending input first, because all of them may have connected since the last poll.
+// Accepts pending connections, a limited number, so that a flood of them stops neither clocks nor ranks. At
+// kMostStrangers connections without a Hello, drops the oldest one, because a rank sends its Hello immediately. Reads
+// pending input first, because all of them may have connected since the last poll.
 void Coordinator::let_in() {
   const auto stranger = [](const Guest& guest) { return guest.rank < 0 && !guest.gone; };
   const auto too_many = [&] { return std::count_if(guests_.begin(), guests_.end(), stranger) >= kMostStrangers; };
-  while (listener_) {
+  for (std::ptrdiff_t i = 0; i < kMostStrangers && listener_; ++i) {
     FileHandle file = accept_from(listener_);
     if (!file) break;
     guests_.push_back({Connection(std::move(file)), now_ + kHelloWithin});

@@ -160,6 +160,7 @@ namespace {
 
 constexpr std::size_t kLongestAnswer = std::size_t{256} << 20;
 constexpr double kAnswerWithin = 30;  // seconds; rank 0 answers at once
+constexpr double kTry = 0.2;          // seconds; short, so that an interrupt is noticed
 
 std::string host_name() {
   std::array<char, 256> name{};
@@ -183,18 +184,11 @@ ProcessGroup::State::State(const ProcessGroupOptions& o) : options(o), exception
   if (o.size > 1) join();
 }
 
-void ProcessGroup::State::join() {
-  constexpr double kTry = 0.2;  // seconds; short, so that an interrupt is noticed
-  double waited = 0;            // seconds, without time in which the process was suspended
-  int port = options.port;
-  if (options.rank == 0) {
-    FileHandle listener =
-        options.listener >= 0 ? FileHandle(options.listener) : process_group::listen_on(options.address, options.port);
-    port = process_group::port_of(listener);
-    coordinator_ = std::make_unique<process_group::Coordinator>(std::move(listener), options);
-  }
+// Connects to rank 0 and sends it the Hello. Adds to `waited`, at most up to `limit`.
+void ProcessGroup::State::greet(int port, double limit, double& waited) {
+  connection_.reset();
   while (!connection_) {
-    const double left = std::min(kTry, options.timeout_seconds - waited);
+    const double left = std::min(kTry, limit - waited);
     try {
       connection_.emplace(process_group::connect_to(
           options.address, port,
@@ -202,7 +196,7 @@ void ProcessGroup::State::join() {
               std::chrono::duration_cast<process_group::Clock::duration>(std::chrono::duration<double>(left))));
     } catch (const Error& error) {
       waited += left;
-      if (error.code() != ErrorCode::timeout || interrupted() || waited >= options.timeout_seconds)
+      if (error.code() != ErrorCode::timeout || interrupted() || waited >= limit)
         throw Error(error.code(), fmt::format("rank {} of {}: {}", options.rank, options.size, error.what()));
     }
   }
@@ -214,16 +208,35 @@ void ProcessGroup::State::join() {
     fail(error);
     throw;
   }
+}
+
+void ProcessGroup::State::join() {
+  double waited = 0;  // seconds, without time in which the process was suspended
+  int port = options.port;
+  if (options.rank == 0) {
+    FileHandle listener =
+        options.listener >= 0 ? FileHandle(options.listener) : process_group::listen_on(options.address, options.port);
+    port = process_group::port_of(listener);
+    coordinator_ = std::make_unique<process_group::Coordinator>(std::move(listener), options);
+  }
+  greet(port, options.timeout_seconds, waited);
   std::unique_lock lock(mutex_);
   // Rank 0 enforces the timeout. If rank 0 ends, the connection closes, which also ends this wait.
-  const double began = waited;
+  const double answer = std::min(kAnswerWithin, options.timeout_seconds), answer_by = waited + answer;
+  std::string answered = fmt::format("did not answer within {:g} s", answer);
   while (!time_.wait(lock, changed_, kTry, [this] { return welcome_ || failure_; })) {
     if (interrupted()) end_by({Failure::kNobody, Error(ErrorCode::timeout, "interrupted while ranks were missing")});
     waited += kTry;
-    const double answer = std::min(kAnswerWithin, options.timeout_seconds);
-    if (!accepted_ && waited - began >= answer)
-      end_by(not_rank_0(ErrorCode::timeout, fmt::format("did not answer within {:g} s", answer)));
+    if (!accepted_ && waited >= answer_by) end_by(not_rank_0(ErrorCode::timeout, answered));
     if (waited > options.timeout_seconds + 5) end_by({0, Error(ErrorCode::timeout, "it did not accept this rank")});
+    if (dropped_ && !failure_) {
+      answered = "closed the connection without an answer";
+      lock.unlock();
+      reader_.join();
+      dropped_ = false;
+      greet(port, answer_by, waited);
+      lock.lock();
+    }
   }
   if (!welcome_) {  // the first call reports a failure after the welcome
     const ErrorCode code = failure_->error.code();
@@ -244,7 +257,9 @@ void ProcessGroup::State::join() {
 
 ProcessGroup::State::~State() {
   leave();
-  if (options.mpi && !failure_ && std::uncaught_exceptions() <= exceptions_) kernels::mpi_plugin()->finish();
+  // After a failure MPI would wait for the other ranks, perhaps for ever.
+  if (options.mpi && !failure_ && !failed_ && std::uncaught_exceptions() <= exceptions_)
+    kernels::mpi_plugin()->finish();
 }
 
 void ProcessGroup::State::leave() {
@@ -264,14 +279,6 @@ void ProcessGroup::State::leave() {
 
 void ProcessGroup::State::read() {
   ::pthread_setname_np(::pthread_self(), "messages");
-  const auto lost = [this](const char* what) {
-    const std::scoped_lock lock(mutex_);
-    if (leaving_) return;
-    if (accepted_ || options.rank == 0)
-      end_by({0, Error(ErrorCode::device, "its process ended")});
-    else
-      end_by(not_rank_0(ErrorCode::device, what));
-  };
   while (true) {
     std::array<pollfd, 2> watched{{{connection_->descriptor(), POLLIN, 0}, {wake_.descriptor(), POLLIN, 0}}};
     {
@@ -296,10 +303,22 @@ void ProcessGroup::State::read() {
       }
       while (const auto message = connection_->next(kLongestAnswer)) take(*message);
     } catch (const std::exception&) {
-      return lost("sent what no rank 0 sends");
+      return lose(/*closed=*/false);
     }
-    if (!open) return lost("closed the connection without an answer");
+    if (!open) return lose(/*closed=*/true);
   }
+}
+
+// Rank 0 may drop a connection before it answers, if a crowd of strangers connects. The rank then connects again.
+void ProcessGroup::State::lose(bool closed) {
+  const std::scoped_lock lock(mutex_);
+  if (leaving_ || failure_) return;
+  if (accepted_ || welcome_)
+    end_by({0, Error(ErrorCode::device, "its process ended")});
+  else if (closed)
+    dropped_ = true;
+  else
+    end_by(not_rank_0(ErrorCode::device, "sent what no rank 0 sends"));
 }
 
 void ProcessGroup::State::take(const Message& message) {
@@ -391,6 +410,7 @@ void ProcessGroup::State::busy(bool is) {
 void ProcessGroup::State::fail(const Error& error) {
   const std::scoped_lock lock(mutex_);
   if (failure_ || !connection_) return;
+  failed_ = true;
   send({Kind::fail, 0, to_text(Failure{options.rank, error})});
 }
 

@@ -47,9 +47,11 @@ struct ProcessGroup::State final : kernels::Rendezvous {
 
  private:
   void join();
+  void greet(int port, double limit, double& waited);
   void leave();
   bool interrupted() const { return options.stop != nullptr && options.stop->load() != 0; }
   void read();
+  void lose(bool closed);
   void take(const process_group::Message& message);
   process_group::Failure not_rank_0(ErrorCode code, const std::string& what) const;
   void end_by(const process_group::Failure& failure);  // requires mutex_
@@ -68,6 +70,8 @@ struct ProcessGroup::State final : kernels::Rendezvous {
   std::mutex mutex_;
   std::condition_variable changed_;
   bool accepted_ = false, welcome_ = false, leaving_ = false;
+  bool failed_ = false;   // this rank has reported a failure
+  bool dropped_ = false;  // rank 0 has closed the connection without an answer
   std::optional<process_group::Failure> failure_;
   std::map<std::uint64_t, std::vector<std::string>> results_;
   std::optional<std::vector<int>> silent_;  // rank 0's latest answer

@@ -2,6 +2,7 @@
 // time does not advance, no time limit ends a connection.
 #include "engine/process_group/coordinator.h"
 
+#include <algorithm>
 #include <atomic>
 #include <initializer_list>
 #include <map>
@@ -107,6 +108,44 @@ TEST_CASE("coordinator: of 64 connections without a greeting only the oldest is 
   CHECK(strangers.front().has_ended());
   time.work_off();
   for (std::size_t i = 1; i < strangers.size(); ++i) CHECK(strangers[i].is_quiet());
+}
+
+namespace {
+
+// The most connections that the coordinator has accepted between two looks at its clock.
+class PortionsOfCoordinator final : public engine::TimeSource {
+ public:
+  explicit PortionsOfCoordinator(const GroupAddress& address)
+      : listener_(address.listener.get()), before_(address.queued()) {
+    engine::test_modes().time = this;
+  }
+  ~PortionsOfCoordinator() override { engine::test_modes().time = &engine::real_time(); }
+  void poll(pollfd* files, nfds_t count, int milliseconds) override {
+    tcp_info info{};
+    socklen_t size = sizeof info;
+    ::getsockopt(listener_, IPPROTO_TCP, TCP_INFO, &info, &size);
+    most = std::max(most.load(), before_ - info.tcpi_unacked);
+    before_ = info.tcpi_unacked;
+    TimeSource::poll(files, count, milliseconds);
+  }
+  std::atomic<unsigned> most{0};
+
+ private:
+  const int listener_;
+  unsigned before_;
+};
+
+}  // namespace
+
+TEST_CASE("coordinator: a crowd of connections is accepted in portions, so that its clocks go on") {
+  GroupAddress address;
+  std::vector<Peer> strangers;
+  for (int i = 0; i < 300; ++i) strangers.emplace_back(address);
+  CHECK(becomes([&] { return address.queued() == 300; }));
+  PortionsOfCoordinator portions(address);
+  Coordinator coordinator(listener_of(address), options_for(address, 2));
+  CHECK(becomes([&] { return address.queued() == 0; }));
+  CHECK(portions.most <= 64);
 }
 
 TEST_CASE("coordinator: all ranks receive the hello of every rank without the token, and the port is closed") {

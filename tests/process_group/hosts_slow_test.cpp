@@ -2,11 +2,14 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "apps/processes.h"
 #include "process_group/rank_programs.h"
 #include "support/temporary_folder.h"
 
@@ -16,36 +19,84 @@ namespace {
 
 bool run(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
 
-// Two namespaces, 10.213.7.1 and 10.213.7.2, during its lifetime.
+// Two network namespaces, 10.213.7.1 and 10.213.7.2, during its lifetime. They are in a user namespace, if there may be
+// one, so that no right is needed.
 class TwoHosts {
  public:
-  TwoHosts() : tag_(std::to_string(::getpid() % 10000)) {
-    made_ =
-        run("ip netns add " + name(0)) && run("ip netns add " + name(1)) &&
-        run("ip link add dpa" + tag_ + " netns " + name(0) + " type veth peer name dpb" + tag_ + " netns " + name(1));
+  TwoHosts() : rootless_(run("unshare -Urn true")) {
+    const Words user = rootless_ ? Words{"/usr/bin/unshare", "-Urn"} : Words{"/usr/bin/unshare", "-n"};
+    if (!rootless_ && !run("unshare -n true")) return;
+    hold(user);
+    hold((rootless_ ? enter(0, /*network=*/false) : Words{}) + Words{"/usr/bin/unshare", "-n"});
+    made_ = in(0, "ip link add link0 type veth peer name link1 netns " + std::to_string(holders_[1].id()));
     for (int host = 0; host < 2 && made_; ++host) {
-      const std::string in = "ip netns exec " + name(host) + " ip ", device = (host ? "dpb" : "dpa") + tag_;
-      made_ = run(in + "addr add " + address(host) + "/24 dev " + device) && run(in + "link set " + device + " up") &&
-              run(in + "link set lo up");
+      const std::string device = "link" + std::to_string(host);
+      made_ = in(host, "ip addr add " + address(host) + "/24 dev " + device) &&
+              in(host, "ip link set " + device + " up") && in(host, "ip link set lo up");
     }
   }
+  // Ends what runs on them, such as daemons of mpirun.
   ~TwoHosts() {
-    for (int host = 0; host < 2; ++host) run("ip netns del " + name(host));
+    const auto network = [](const std::filesystem::path& process) {
+      std::error_code gone;
+      return std::filesystem::read_symlink(process / "ns/net", gone);
+    };
+    for (Program& holder : holders_) {
+      const auto own = network("/proc/" + std::to_string(holder.id()));
+      for (const pid_t process : processes_with(""))
+        if (network("/proc/" + std::to_string(process)) == own) ::kill(process, SIGKILL);
+      holder.wait();
+    }
   }
   bool made() const { return made_; }
-  std::string name(int host) const { return "dp" + tag_ + (host ? "b" : "a"); }
-  static std::string address(int host) { return "10.213.7." + std::to_string(host + 1); }
+  static std::string address(int host) { return kNetwork + std::to_string(host + 1); }
+  // The words before a command on this host.
+  Words enter(int host, bool network = true) const {
+    Words words{"/usr/bin/nsenter", "-t", std::to_string(holders_[static_cast<std::size_t>(host)].id())};
+    if (rootless_) words = words + Words{"-U", "--preserve-credentials"};
+    return network ? words + Words{"-n"} : words;
+  }
+  bool in(int host, const std::string& command) const { return run(text_of(enter(host)) + command); }
+
+  // mpirun on host 0, for this many ranks on each host. `folder` gets what it uses in place of ssh; that is in the user
+  // namespace already.
+  Words mpirun(const std::string& folder, int ranks) const {
+    const std::string agent = folder + "/agent", count = ":" + std::to_string(ranks);
+    std::ofstream(agent) << "#!/bin/sh\ncase $1 in " << address(0) << ") host=" << holders_[0].id()
+                         << ";; *) host=" << holders_[1].id()
+                         << ";; esac\nshift\nexec /usr/bin/nsenter -t $host -n sh -c \"$*\"\n";
+    std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
+    return enter(0) + Words{mpirun_program(), "-np", std::to_string(2 * ranks), "--host",
+                            address(0) + count + "," + address(1) + count};
+  }
+  static Words mpi_variables(const std::string& folder) {
+    return mpi_environment() + Words{"OMPI_MCA_plm_rsh_agent=" + folder + "/agent",
+                                     "OMPI_MCA_oob_tcp_if_include=" + kNetwork + "0/24",
+                                     "OMPI_MCA_btl_tcp_if_include=" + kNetwork + "0/24", "OMPI_MCA_btl=tcp,self"};
+  }
 
  private:
-  std::string tag_;
+  static inline const std::string kNetwork = "10.213.7.";
+
+  static std::string text_of(const Words& words) {
+    std::string text;
+    for (const std::string& word : words) text += word + " ";
+    return text;
+  }
+  // A process that keeps a namespace.
+  void hold(const Words& unshare) {
+    Program& holder = holders_.emplace_back(Words{}, folder_.path(), Words{},
+                                            unshare + Words{"/bin/sh", "-c", "exec sleep 600", "sh"});
+    CHECK(becomes([&] { return read_text("/proc/" + std::to_string(holder.id()) + "/comm") == "sleep\n"; }));
+  }
+
+  const TemporaryFolder folder_;
+  const bool rootless_;
+  std::vector<Program> holders_;
   bool made_ = false;
 };
 
-std::string ip_program() {
-  for (const char* path : {"/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"})
-    if (std::filesystem::exists(path)) return path;
-  return "";
-}
+constexpr const char* kNoNamespaces = "there is no right to make network namespaces";
 
 }  // namespace
 
@@ -53,23 +104,12 @@ TEST_CASE("hosts: mpirun starts ranks on two hosts, which use MPI, and only rank
   const std::string mpirun = mpirun_program();
   if (mpirun.empty()) DP_SKIP("mpirun or the MPI plugin is not here");
   const TwoHosts hosts;
-  if (!hosts.made()) DP_SKIP("there is no right to make network namespaces");
+  if (!hosts.made()) DP_SKIP(kNoNamespaces);
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
-  // What mpirun uses in place of ssh: agent <address> <command>...
-  const std::string agent = folder / "agent";
-  std::ofstream(agent) << "#!/bin/sh\ncase $1 in " << TwoHosts::address(0) << ") host=" << hosts.name(0)
-                       << ";; *) host=" << hosts.name(1) << ";; esac\nshift\nexec " << ip_program()
-                       << " netns exec $host sh -c \"$*\"\n";
-  std::filesystem::permissions(agent, std::filesystem::perms::owner_all);
-  const std::string network = "10.213.7.0/24";
-  const Outcome outcome =
-      Program(short_run(folder / "run") + Words{"--cpu", "2"}, folder.path(),
-              mpi_environment() + Words{"OMPI_MCA_plm_rsh_agent=" + agent, "OMPI_MCA_oob_tcp_if_include=" + network,
-                                        "OMPI_MCA_btl_tcp_if_include=" + network, "OMPI_MCA_btl=tcp,self"},
-              Words{ip_program(), "netns", "exec", hosts.name(0), mpirun, "-np", "4", "--host",
-                    TwoHosts::address(0) + ":2," + TwoHosts::address(1) + ":2"})
-          .wait();
+  const Outcome outcome = Program(short_run(folder / "run") + Words{"--cpu", "2"}, folder.path(),
+                                  TwoHosts::mpi_variables(folder.path()), hosts.mpirun(folder.path(), 2))
+                              .wait();
   INFO(outcome.err << outcome.out);
   CHECK(outcome.code == 0);
   const auto summary = summary_in(folder / "run");
@@ -82,7 +122,7 @@ TEST_CASE("hosts: mpirun starts ranks on two hosts, which use MPI, and only rank
 
 TEST_CASE("hosts: CPU ranks on two hosts that MPI did not start are refused") {
   const TwoHosts hosts;
-  if (!hosts.made()) DP_SKIP("there is no right to make network namespaces");
+  if (!hosts.made()) DP_SKIP(kNoNamespaces);
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   const std::string port = free_port();
@@ -91,7 +131,7 @@ TEST_CASE("hosts: CPU ranks on two hosts that MPI did not start are refused") {
     nodes.emplace_back(
         short_run(folder / "run") + Words{"--cpu", "1", "--nnodes", "2", "--node-rank", std::to_string(host),
                                           "--master-addr", TwoHosts::address(0), "--master-port", port},
-        folder.path(), Words{"DP_TOKEN=between the two of us"}, Words{ip_program(), "netns", "exec", hosts.name(host)});
+        folder.path(), Words{"DP_TOKEN=between the two of us"}, hosts.enter(host));
   for (int host = 0; host < 2; ++host) {
     const Outcome outcome = nodes[static_cast<std::size_t>(host)].wait();
     INFO("host " << host << ": " << outcome.err);
@@ -102,7 +142,7 @@ TEST_CASE("hosts: CPU ranks on two hosts that MPI did not start are refused") {
 
 TEST_CASE("hosts: a rank without the run's token is rejected") {
   const TwoHosts hosts;
-  if (!hosts.made()) DP_SKIP("there is no right to make network namespaces");
+  if (!hosts.made()) DP_SKIP(kNoNamespaces);
   const TemporaryFolder folder;
   write_tiny_mnist(folder.path());
   const std::string port = free_port();
@@ -111,8 +151,7 @@ TEST_CASE("hosts: a rank without the run's token is rejected") {
   for (int host = 0; host < 2; ++host)
     nodes.emplace_back(arguments + Words{"--cpu", "1", "--nnodes", "2", "--node-rank", std::to_string(host),
                                          "--master-addr", TwoHosts::address(0), "--master-port", port},
-                       folder.path(), Words{host ? "DP_TOKEN=guessed" : "DP_TOKEN=right"},
-                       Words{ip_program(), "netns", "exec", hosts.name(host)});
+                       folder.path(), Words{host ? "DP_TOKEN=guessed" : "DP_TOKEN=right"}, hosts.enter(host));
   const Outcome second = nodes[1].wait();
   INFO(second.err);
   CHECK(second.code == 2);
@@ -121,4 +160,47 @@ TEST_CASE("hosts: a rank without the run's token is rejected") {
   CHECK_THAT(nodes[0].wait_for_error(waits), Catch::Contains("rank 0 rejected rank 1 of 2") && Catch::Contains(waits));
   ::kill(nodes[0].id(), SIGINT);
   CHECK(nodes[0].wait().code == 130);
+}
+
+TEST_CASE("hosts: if the link is cut or a rank stands still, every rank ends and names the rank of the other host") {
+  if (mpirun_program().empty()) DP_SKIP("mpirun or the MPI plugin is not here");
+  for (const bool cut : {true, false}) {
+    std::optional<TwoHosts> hosts(std::in_place);
+    if (!hosts->made()) DP_SKIP(kNoNamespaces);
+    const TemporaryFolder folder;
+    write_tiny_mnist(folder.path());
+    Words arguments = endless_run(folder / "run") + Words{"--cpu", "1"};
+    value_of(arguments, "--timeout") = "5";
+    const std::string errors = folder / "errors";
+    Program program(arguments, folder.path(), TwoHosts::mpi_variables(folder.path()),
+                    hosts->mpirun(folder.path(), 1) +
+                        Words{"/bin/sh", "-c", "exec \"$@\" 2>" + errors + ".$OMPI_COMM_WORLD_RANK", "sh"});
+    program.wait_for("Epoch: [1]");
+    const auto rank = [&](const std::string& number) {
+      for (const pid_t id : processes_with("--output-dir" + std::string(1, '\0') + folder / "run")) {
+        const std::string process = "/proc/" + std::to_string(id);
+        if (read_text(process + "/comm") == "dp_train\n" &&
+            read_text(process + "/environ").find("OMPI_COMM_WORLD_RANK=" + number + '\0') != std::string::npos)
+          return id;
+      }
+      return pid_t{-1};
+    };
+    const pid_t first = rank("0"), second = rank("1");
+    REQUIRE((first > 0 && second > 0));
+    const auto begin = std::chrono::steady_clock::now();
+    if (cut)
+      CHECK(hosts->in(0, "ip link set link0 down"));
+    else
+      ::kill(second, SIGSTOP);
+    const auto ends = [](pid_t id) { return becomes([&] { return state_of(id) == '-' || state_of(id) == 'Z'; }); };
+    CHECK(ends(first));
+    if (cut) CHECK(ends(second));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    const std::string texts = read_text(errors + ".0") + read_text(errors + ".1");
+    WARN((cut ? "link cut" : "rank 1 stopped") << ": ended within " << took.count() << " s:\n" << texts);
+    CHECK_THAT(read_text(errors + ".0"), Catch::Contains("rank 1"));
+    if (cut) CHECK_THAT(read_text(errors + ".1"), Catch::Contains("rank 0"));
+    hosts.reset();  // ends mpirun, which waits for its daemon on the other host
+    program.wait();
+  }
 }

@@ -316,6 +316,19 @@ TEST_CASE("member: a rank that cannot join reports rank 0's reason") {
   }
 }
 
+TEST_CASE("member: a rank whose connection is dropped before an answer connects again") {
+  GroupAddress address;
+  std::shared_ptr<ProcessGroup> group;
+  std::thread joining([&] { group = ProcessGroup::join(address.options(1, 2)); });
+  for (int drop = 0; drop < 3; ++drop) CHECK(Peer(address.accepted()).next(Kind::hello));
+  Peer rank_0(address.accepted());
+  CHECK(rank_0.next(Kind::hello));
+  rank_0.send({Kind::accepted});
+  rank_0.send({Kind::welcome, 0, welcome_of(2)});
+  joining.join();
+  CHECK(group->size() == 2);
+}
+
 TEST_CASE("member: a rank tries to reach rank 0 until its timeout and then reports the address and the reason") {
   ProcessGroupOptions options;
   options.rank = 1;
