@@ -119,7 +119,7 @@ const Edition& hundred() {
 
 bool is_there(const fs::path& path) {
   std::error_code ignored;  // opening the file reports the reason
-  return fs::exists(fs::symlink_status(path, ignored));
+  return fs::symlink_status(path, ignored).type() != fs::file_type::not_found;
 }
 
 Error missing(const Edition& edition, const std::string& folder, const std::string& what) {

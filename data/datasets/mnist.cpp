@@ -34,7 +34,7 @@ std::optional<fs::path> find_file(const fs::path& folder, const FileName& file) 
     for (const char* joint : {"-", "."}) {
       const fs::path path = folder / (std::string(file.stem) + joint + file.kind + packing);
       std::error_code ignored;  // opening the file reports the reason
-      if (fs::exists(fs::symlink_status(path, ignored))) return path;
+      if (fs::symlink_status(path, ignored).type() != fs::file_type::not_found) return path;
     }
   return std::nullopt;
 }

@@ -26,13 +26,14 @@ FileReader::FileReader(const std::string& path, std::string remedy) : path_(path
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (descriptor_ < 0) throw unreadable("cannot be opened (" + reason(errno) + ")");
   struct stat status {};
-  const bool known = ::fstat(descriptor_, &status) == 0;
-  if (known && S_ISREG(status.st_mode)) {
+  const int error = ::fstat(descriptor_, &status) == 0 ? 0 : errno;
+  if (error == 0 && S_ISREG(status.st_mode)) {
     size_ = static_cast<std::uint64_t>(status.st_size);
     return;
   }
   ::close(descriptor_);
-  throw unreadable(known && S_ISDIR(status.st_mode) ? "is a folder, not a file" : "is not a regular file");
+  if (error != 0) throw unreadable("has an unknown size (" + reason(error) + ")");
+  throw unreadable(S_ISDIR(status.st_mode) ? "is a folder, not a file" : "is not a regular file");
 }
 
 FileReader::~FileReader() { ::close(descriptor_); }

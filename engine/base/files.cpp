@@ -57,7 +57,10 @@ void throw_data(std::string_view path, const std::string& fault) {
   throw Error(ErrorCode::data, excerpt(path, kLongestPath) + ": " + fault);
 }
 void throw_data_errno(std::string_view path, const std::string& doing, int error) {
-  throw Error(ErrorCode::data, sentence(path, doing, error));
+  const std::string text = sentence(path, doing, error);
+  for (const int no_file : {ENOENT, ENOTDIR, ELOOP, ENXIO, EISDIR})
+    if (error == no_file) throw Error(ErrorCode::data, text);
+  throw ReadError(ErrorCode::data, text);
 }
 void throw_io_errno(std::string_view path, const std::string& doing, int error) {
   throw Error(ErrorCode::io, sentence(path, doing, error) + remedy_of(error));
@@ -95,6 +98,34 @@ std::atomic<FileOps*> current{&system_ops};
 
 FileOps& file_ops() { return *current; }
 void set_file_ops(FileOps* ops) { current = ops ? ops : &system_ops; }
+
+std::string read_file(const std::string& path) {
+  const FileHandle file(file_ops().open(AT_FDCWD, path.c_str(), O_RDONLY | O_NONBLOCK, 0));
+  if (!file && errno == ENOENT) return {};
+  if (!file) throw_io_errno(path, "opening it", errno);
+  std::string text;
+  constexpr std::size_t kBlock = 64 << 10;
+  for (std::size_t got = 0;; got = text.size()) {
+    text.resize(got + kBlock);
+    ssize_t done = 0;
+    do done = file_ops().pread(file.get(), text.data() + got, kBlock, static_cast<off_t>(got));
+    while (done < 0 && errno == EINTR);
+    if (done < 0) throw_io_errno(path, "reading", errno);
+    text.resize(got + static_cast<std::size_t>(done));
+    if (done == 0) return text;
+  }
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  std::filesystem::directory_iterator entry(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return names;
+  for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error))
+    names.push_back(entry->path().filename().string());
+  if (error) throw_io_errno(folder, "listing the folder", error.value());
+  return names;
+}
 
 FileWriter::FileWriter(const std::string& path)
     : path_(path), file_(file_ops().open(AT_FDCWD, path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW, 0644)) {
@@ -178,13 +209,12 @@ void remove_unfinished(const std::string& path) noexcept try {
   const auto is_number = [](std::string_view text) {
     return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
   };
-  for (const auto& entry : std::filesystem::directory_iterator(parts.parent)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in(parts.parent)) {
     if (!name.starts_with(prefix)) continue;
     const std::string_view numbers = std::string_view(name).substr(prefix.size());
     const std::size_t dash = std::min(numbers.find('-'), numbers.size() - 1);
     if (is_number(numbers.substr(0, dash)) && is_number(numbers.substr(dash + 1)))
-      file_ops().unlink(entry.path().c_str());
+      file_ops().unlink(parts.sibling(name).c_str());
   }
 } catch (...) {
 }
@@ -194,7 +224,7 @@ bool remove_tree(const std::string& path) noexcept try {
   if (::lstat(path.c_str(), &status) != 0) return errno == ENOENT;
   if (!S_ISDIR(status.st_mode)) return file_ops().unlink(path.c_str()) == 0;
   bool all = true;
-  for (const auto& entry : std::filesystem::directory_iterator(path)) all = remove_tree(entry.path().string()) && all;
+  for (const std::string& name : names_in(path)) all = remove_tree(path + "/" + name) && all;
   return file_ops().rmdir(path.c_str()) == 0 && all;
 } catch (...) {
   return false;

@@ -10,6 +10,9 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
+
+#include "dp/error.h"
 
 namespace dp {
 
@@ -22,7 +25,13 @@ std::string excerpt(std::string_view text, std::size_t longest = 80);
 [[noreturn]] void throw_data(std::string_view path, const std::string& fault);
 // Advice for an errno, for example "; free some space". Empty for other errors.
 const char* remedy_of(int error);
-// Error(data) and Error(io): "<path>: <doing> failed: <strerror>". Error(io) also has the remedy.
+// Error(data) of a system call that failed although the file may be good: of a read, not of a missing file.
+class ReadError : public Error {
+ public:
+  using Error::Error;
+};
+// Error(data) and Error(io): "<path>: <doing> failed: <strerror>". Error(io) also has the remedy. Error(data) is a
+// ReadError unless the file is missing or of another kind.
 [[noreturn]] void throw_data_errno(std::string_view path, const std::string& doing, int error);
 [[noreturn]] void throw_io_errno(std::string_view path, const std::string& doing, int error);
 
@@ -69,6 +78,11 @@ class FileOps {
 FileOps& file_ops();
 // Null restores the system calls. The caller keeps `ops` alive until then.
 void set_file_ops(FileOps* ops);
+
+// The content of a file; empty if it does not exist. Error(io) if it cannot be read.
+std::string read_file(const std::string& path);
+// The names in a folder; empty if it does not exist. Error(io) if it cannot be listed.
+std::vector<std::string> names_in(const std::string& folder);
 
 // Durable writes: after a kill or a power loss, a file has either its old or its new content. Unless stated otherwise,
 // functions throw Error(io) with path and reason.

@@ -219,19 +219,31 @@ bool before(const Candidate& a, const Candidate& b) {
   return key(a) < key(b);
 }
 
-// Why the checkpoint cannot be read; empty if it can.
-std::string fault_of(const std::string& path) try {
+void read_headers(const std::string& path) {
   VerifiedCheckpoint files = open_checkpoint(path, Links::refuse);
   read_train_state(files.state);
   read_safetensors_header(files.model);
   read_safetensors_header(files.optimizer);
   if (files.average) read_safetensors_header(*files.average);
+}
+
+// Why the checkpoint cannot be read; empty if it can.
+std::string fault_of(const std::string& path) try {
+  read_headers(path);
   return {};
 } catch (const Error& error) {
   return error.what();
 }
 
-bool readable(const std::string& path) { return fault_of(path).empty(); }
+// Throws ReadError if a read fails: the checkpoint may be good.
+bool readable(const std::string& path) try {
+  read_headers(path);
+  return true;
+} catch (const ReadError&) {
+  throw;
+} catch (const Error&) {
+  return false;
+}
 
 std::vector<Candidate> list(const std::string& folder) {
   std::vector<Candidate> found;
@@ -290,7 +302,7 @@ void settle_all(const std::string& folder) {
                                       [&](const Candidate& c) { return !c.leftover && c.base == left.first; });
     try {
       settle({folder, left.first}, current == found.end() ? nullptr : &*current, left.second);
-    } catch (const Error&) {  // read-only folder: leftovers are read in place
+    } catch (const Error&) {  // read-only folder, or a read failed: leftovers are read in place
     }
   }
 }

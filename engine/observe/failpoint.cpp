@@ -10,11 +10,13 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <stdexcept>
 #include <thread>
 
 #include "dp/error.h"
 #include "engine/base/test_modes.h"
+#include "kernels/comm/communicator.h"
 
 namespace dp::engine {
 namespace {
@@ -45,10 +47,29 @@ struct NamedAction {
 };
 constexpr NamedAction kActions[] = {{"throw", FailAction::raise},
                                     {"stall", FailAction::stall},
+                                    {"fail", FailAction::call},
                                     {"nan", FailAction::nan},
                                     {"segv", FailAction::signal, SIGSEGV},
                                     {"abort", FailAction::signal, SIGABRT},
                                     {"kill", FailAction::signal, SIGKILL}};
+constexpr std::string_view kCalls[] = {"alloc", "file", "thread", "peer", "collective", "cuda", "nccl"};
+
+// "fail:file:3": a kind of call and its number.
+void parse_call(Failpoint& point, std::span<const std::string_view> parts, std::string_view clause) {
+  const auto kind = std::ranges::find(kCalls, parts[1]);
+  if (kind == std::end(kCalls) || parts.size() < 3)
+    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not fail:KIND:N[:devN][:startN] with a KIND of {}",
+                                              clause, fmt::join(kCalls, ", ")));
+  point.kind = *kind;
+  point.number = number<std::int64_t>(parts[2], clause);
+}
+
+Phase parse_phase(std::string_view name) {
+  const auto phase = std::find(kPhaseNames.begin(), kPhaseNames.end(), name);
+  if (phase == kPhaseNames.end())
+    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not one of {}", name, fmt::join(kPhaseNames, ", ")));
+  return static_cast<Phase>(phase - kPhaseNames.begin());
+}
 
 Failpoint parse_clause(std::string_view clause) {
   Failpoint point;
@@ -59,22 +80,25 @@ Failpoint parse_clause(std::string_view clause) {
         fmt::format("DP_FAIL: '{}' is not action:phase[:devN][:stageN][:microN][:stepN][:startN][:Nms]", clause));
   const auto action = std::ranges::find(kActions, parts[0], &NamedAction::name);
   if (action == std::end(kActions))
-    throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' is not throw, stall, nan, segv, abort or kill", parts[0]));
+    throw Error(ErrorCode::usage,
+                fmt::format("DP_FAIL: '{}' is not throw, stall, fail, nan, segv, abort or kill", parts[0]));
   point.action = action->action;
   point.signal = action->signal;
-  const auto phase = std::find(kPhaseNames.begin(), kPhaseNames.end(), parts[1]);
-  if (phase == kPhaseNames.end())
-    throw Error(ErrorCode::usage,
-                fmt::format("DP_FAIL: '{}' is not one of {}", parts[1], fmt::join(kPhaseNames, ", ")));
-  point.phase = static_cast<Phase>(phase - kPhaseNames.begin());
+  const bool calls = point.action == FailAction::call;
+  if (calls)
+    parse_call(point, parts, clause);
+  else
+    point.phase = parse_phase(parts[1]);
   const bool plants = point.phase == Phase::forward || point.phase == Phase::backward || point.phase == Phase::reduce ||
                       point.phase == Phase::update;
   if (point.action == FailAction::nan && !plants)
     throw Error(ErrorCode::usage,
                 fmt::format("DP_FAIL: '{}' has no effect; nan applies to forward, backward, reduce or update", clause));
-  for (std::size_t i = 2; i < parts.size(); ++i) {
+  for (std::size_t i = calls ? 3 : 2; i < parts.size(); ++i) {
     if (parts[i].starts_with("dev"))
       point.replica = number<int>(parts[i].substr(3), clause);
+    else if (calls && !parts[i].starts_with("start"))
+      throw Error(ErrorCode::usage, fmt::format("DP_FAIL: '{}' in '{}' is not devN or startN", parts[i], clause));
     else if (parts[i].starts_with("stage"))
       point.stage = number<int>(parts[i].substr(5), clause);
     else if (parts[i].starts_with("micro"))
@@ -136,6 +160,14 @@ void stall(std::chrono::milliseconds time, int replica) {
 
 bool stalls_are_gated() { return gate() != nullptr; }
 int gated_stalls() { return stalls.load(); }
+
+Failpoints::Failpoints() : points_(failpoints_from_environment()) {
+  std::erase_if(points_, [](const Failpoint& point) {
+    if (point.kind == "collective")
+      kernels::failing_call.rank = point.replica, kernels::failing_call.left = point.number;
+    return point.action == FailAction::call;
+  });
+}
 
 bool Failpoints::hit_slowly(const StepPlace& place) const {
   const auto matches = [](std::int64_t wanted, std::int64_t actual) { return wanted < 0 || wanted == actual; };

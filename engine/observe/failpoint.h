@@ -11,9 +11,9 @@
 
 namespace dp::engine {
 
-enum class FailAction : std::uint8_t { none, raise, stall, nan, signal };
+enum class FailAction : std::uint8_t { none, raise, stall, nan, signal, call };
 
-// One clause, "throw:backward:dev1:step3". An omitted part matches everything.
+// One clause, "throw:backward:dev1:step3" or "fail:collective:2:dev1". An omitted part matches everything.
 struct Failpoint {
   FailAction action = FailAction::none;
   Phase phase = Phase::forward;
@@ -22,6 +22,10 @@ struct Failpoint {
   std::int64_t step = -1;
   int stall_ms = 1000;
   int signal = 0;  // with FailAction::signal
+  // With FailAction::call: the number of the failing call of this kind, counted from 1. The engine counts collectives;
+  // tests count the others.
+  std::string_view kind;
+  std::int64_t number = 0;
   int start = -1;  // DP_RESTARTS, the restarts of the run before this start
 };
 
@@ -43,7 +47,7 @@ int gated_stalls();
 
 class Failpoints {
  public:
-  Failpoints() : points_(failpoints_from_environment()) {}
+  Failpoints();
   // Throws or sleeps if a clause matches. Returns whether the caller must plant a NaN.
   bool hit(const StepPlace& place) const { return points_.empty() ? false : hit_slowly(place); }
 

@@ -16,6 +16,7 @@
 #include "dp/error.h"
 #include "dp/process_group.h"
 #include "dp/run_options.h"
+#include "engine/base/files.h"
 #include "engine/base/machine.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/checkpoint/checkpoint_folder.h"
@@ -34,9 +35,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A run must not begin anew because its checkpoints cannot be seen: Error(data) then.
 bool exists(const std::string& path) {
   std::error_code error;
-  return fs::exists(path, error);
+  const bool found = fs::exists(path, error);
+  if (error) throw_data_errno(path, "looking for it", error.value());
+  return found;
 }
 
 bool is_folder(const std::string& path) {
@@ -272,8 +276,7 @@ std::string find_resumed_folder(const TrainerOptions& options, bool locked, cons
     const Newest newest = newest_in(options.output_dir, options, locked, notice);
     folder = newest.folder;
     if (folder.empty()) {
-      std::error_code error;
-      if (fs::directory_iterator(options.output_dir + "/checkpoints", error) == fs::directory_iterator()) return "";
+      if (names_in(options.output_dir + "/checkpoints").empty()) return "";
       throw Error(ErrorCode::data,
                   newest.refusal + (newest.nothing_saved ? " in" : ", or choose") + " another --output-dir");
     }

@@ -221,6 +221,8 @@ void TrainingRun::train() {
   }
   if (interrupted_ && !alone_) failure_ = stop_.cause();
   settle(/*must=*/false);
+  // Rank 0 alone has the records of a finished run that is resumed.
+  if (group_ != nullptr && !alone_) unsaved_ = group_->from_first(unsaved_ ? "1" : "0") == "1";
   if (unsaved_ && (failure_.empty() || trained())) save(last_names(options_, state_.step), /*must=*/failure_.empty());
   settle(/*must=*/false);
 }
@@ -487,7 +489,8 @@ void TrainingRun::take_written(bool wait, bool must) {
     }
   }
   if (!saved.empty()) notices_.attempt([this] { folder_.note_checkpoint(); });
-  if (!saved.empty() && options_.checkpoint_hist > 0) folder_.keep_newest(options_.checkpoint_hist);
+  if (!saved.empty() && options_.checkpoint_hist > 0)
+    notices_.attempt([this] { folder_.keep_newest(options_.checkpoint_hist); });
   if (!written.empty()) notices_.warn_unless_empty(folder_.space_warning(checkpoint_bytes(net_.model(), options_)));
   if (last_failed_) unsaved_ = true;
   for (const std::string& folder : saved)

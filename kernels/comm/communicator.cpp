@@ -7,6 +7,15 @@
 
 namespace dp::kernels {
 
+FailingCall failing_call;
+
+void count_call(int rank) {
+  if (failing_call.left.load(std::memory_order_relaxed) <= 0) return;
+  if (failing_call.rank >= 0 && failing_call.rank != rank) return;
+  if (failing_call.left.fetch_sub(1) == 1)
+    throw Error(ErrorCode::device, "a collective failed: failure injected by DP_FAIL");
+}
+
 Range slice_of(std::int64_t count, int rank, int size) {
   const std::int64_t blocks = (count + kSliceBlock - 1) / kSliceBlock;
   const auto bound = [&](std::int64_t r) {

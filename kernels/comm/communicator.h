@@ -1,6 +1,7 @@
 // Collectives between replicas, and links between the stages of a pipeline.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -117,6 +118,15 @@ class Communicator {
   virtual void gather(const void* part, void* whole, std::span<const std::size_t> bytes, int root, Stream& stream) = 0;
   virtual void scatter(const void* whole, void* part, std::span<const std::size_t> bytes, int root, Stream& stream) = 0;
 };
+
+// Fault injection (DP_FAIL=fail:collective:N): the N-th call from now on of a communicator or link in host memory
+// throws Error(device). Set it while no replica works. rank: counts the calls of its communicators only; -1: all.
+struct FailingCall {
+  std::atomic<std::int64_t> left{0};  // 0: none fails
+  int rank = -1;
+};
+extern FailingCall failing_call;
+void count_call(int rank);  // rank of a link: -1
 
 // Split point of [begin, end) in the fixed summation tree.
 constexpr int tree_split(int begin, int end) {

@@ -43,10 +43,12 @@ bool HostLink::take(void* data, std::size_t bytes) {
 }
 
 void HostLink::send(const void* data, std::size_t bytes, Stream& stream) {
+  count_call(-1);
   static_cast<HostStream&>(stream).submit(Task([this, data, bytes] { return put(data, bytes); }));
 }
 
 void HostLink::receive(void* data, std::size_t bytes, Stream& stream) {
+  count_call(-1);
   static_cast<HostStream&>(stream).submit(Task([this, data, bytes] { return take(data, bytes); }));
 }
 
@@ -161,13 +163,13 @@ void HostCollectives::enqueue_typed(Collective kind, void* data, std::int64_t co
                                       " supports 0 or more elements of float32, float64 or bfloat16, not " +
                                       std::to_string(count) + " of " + dp::to_string(type));
   const int summands = is_sum(kind) ? summands_ : 1;
-  if (size_ > 1 || summands > 1) enqueue({kind, type, root, count, 0, summands}, data, nullptr, {}, stream);
+  if (size_ > 1 || summands > 1) submit({kind, type, root, count, 0, summands}, data, nullptr, {}, stream);
 }
 
 void HostCollectives::all_gather_parts(void* whole, std::size_t bytes, Stream& stream) {
   if (size_ == 1 || bytes == 0) return;
-  enqueue({Collective::all_gather_parts, DType::u8, 0, static_cast<std::int64_t>(bytes) * size_, 0, 1}, whole, nullptr,
-          {}, stream);
+  submit({Collective::all_gather_parts, DType::u8, 0, static_cast<std::int64_t>(bytes) * size_, 0, 1}, whole, nullptr,
+         {}, stream);
 }
 
 void HostCollectives::enqueue_parts(Collective kind, void* whole, void* part, std::span<const std::size_t> bytes,
@@ -185,7 +187,13 @@ void HostCollectives::enqueue_parts(Collective kind, void* whole, void* part, st
     call.count += static_cast<std::int64_t>(size);
     call.parts_hash = hash_part(call.parts_hash, size);
   }
-  enqueue(call, whole, part, bytes, stream);
+  submit(call, whole, part, bytes, stream);
+}
+
+void HostCollectives::submit(const CollectiveCall& call, void* data, void* part, std::span<const std::size_t> bytes,
+                             Stream& stream) {
+  count_call(rank_);
+  enqueue(call, data, part, bytes, stream);
 }
 
 void HostCollectives::check_root(int root) const {

@@ -90,6 +90,7 @@ class HostCollectives : public Communicator {
   void enqueue_typed(Collective kind, void* data, std::int64_t count, DType type, int root, Stream& stream);
   void enqueue_parts(Collective kind, void* whole, void* part, std::span<const std::size_t> bytes, int root,
                      Stream& stream);
+  void submit(const CollectiveCall& call, void* data, void* part, std::span<const std::size_t> bytes, Stream& stream);
   void check_root(int root) const;
 };
 

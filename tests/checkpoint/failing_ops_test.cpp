@@ -1,3 +1,5 @@
+#include <unistd.h>
+
 #include <cerrno>
 #include <system_error>
 
@@ -177,6 +179,29 @@ TEST_CASE("if any call of a load fails, the load is an error") {
     CHECK_THAT(outcome.text, Catch::Contains(run.path()) && Catch::Contains("Input/output error"));
   }
   CHECK(refused >= 10);
+}
+
+TEST_CASE(
+    "if any call of a search fails, the only checkpoint remains, though its save was killed between two renames") {
+  int failed = 0;
+  for (int at = 0;; ++at) {
+    const ScratchFolder run;
+    fs::create_directory(run / "checkpoints");
+    dp::save_checkpoint(run / "checkpoints/last", checkpoint_at(1));
+    fs::rename(run / "checkpoints/last", run / ("checkpoints/.last.old-" + std::to_string(::getpid()) + "-0"));
+    FailingOps ops(at, EIO, false, true);
+    {
+      const ScopedFileOps scope(ops);
+      outcome_of([&] { dp::find_checkpoint(run.path()); });
+    }
+    INFO("call " << at);
+    const std::string found = dp::find_checkpoint(run.path());
+    REQUIRE(found == run / "checkpoints/last");
+    CHECK(is_checkpoint_at(dp::load_checkpoint(found), 1));
+    if (at >= ops.calls()) break;
+    ++failed;
+  }
+  CHECK(failed >= 20);
 }
 
 TEST_CASE("interrupted and short reads and writes are continued") {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dp/error.h"
+#include "kernels/comm/communicator.h"
 #include "support/catch.h"
 #include "support/failing.h"
 
@@ -28,6 +29,8 @@ void check_point(const std::string& text, const Failpoint& expected) {
   CHECK(points[0].stall_ms == expected.stall_ms);
   CHECK(points[0].signal == expected.signal);
   CHECK(points[0].start == expected.start);
+  CHECK(points[0].kind == expected.kind);
+  CHECK(points[0].number == expected.number);
 }
 
 std::string refusal(const std::string& text) {
@@ -72,13 +75,23 @@ TEST_CASE("failpoints: each part of a clause sets its field, and an omitted one 
   for (const auto& [name, signal] : {std::pair("segv", SIGSEGV), {"abort", SIGABRT}, {"kill", SIGKILL}})
     check_point(name + std::string(":update:start7"),
                 {.action = FailAction::signal, .phase = Phase::update, .signal = signal, .start = 7});
+  check_point("fail:file:12", {.action = FailAction::call, .kind = "file", .number = 12});
+  for (const std::string kind : {"alloc", "thread", "peer", "collective", "cuda", "nccl"})
+    check_point("fail:" + kind + ":5000000000:start2:dev1",
+                {.action = FailAction::call, .replica = 1, .kind = kind, .number = 5000000000, .start = 2});
   CHECK(parse_failpoints("throw:loss,nan:reduce,stall:loss:1ms").size() == 3);
 }
 
 TEST_CASE("failpoints: the error quotes the faulty part and its clause") {
   CHECK(refusal("throw:loss,stall") ==
         "DP_FAIL: 'stall' is not action:phase[:devN][:stageN][:microN][:stepN][:startN][:Nms]");
-  CHECK(refusal("fail:loss") == "DP_FAIL: 'fail' is not throw, stall, nan, segv, abort or kill");
+  CHECK(refusal("break:loss") == "DP_FAIL: 'break' is not throw, stall, fail, nan, segv, abort or kill");
+  for (const std::string clause : {"fail:loss:1", "fail:file"})
+    CHECK(refusal(clause) == "DP_FAIL: '" + clause +
+                                 "' is not fail:KIND:N[:devN][:startN] with a KIND of alloc, file, thread, peer, "
+                                 "collective, cuda, nccl");
+  CHECK(refusal("fail:file:x") == "DP_FAIL: 'x' in 'fail:file:x' is not a number");
+  CHECK(refusal("fail:file:1:step1") == "DP_FAIL: 'step1' in 'fail:file:1:step1' is not devN or startN");
   CHECK(refusal("throw:start") ==
         "DP_FAIL: 'start' is not one of scatter, forward, loss, backward, reduce, update, broadcast");
   for (const std::string phase : {"scatter", "loss", "broadcast"})
@@ -127,6 +140,23 @@ TEST_CASE("failpoints: a clause with a start fires after that many restarts only
   setenv("DP_RESTARTS", "2", 1);
   CHECK((!throws(Failpoints(), loss) && throws(Failpoints(), forward)));
   unsetenv("DP_RESTARTS");
+}
+
+TEST_CASE("failpoints: the N-th collective of a rank fails once, and other calls are counted elsewhere") {
+  const FailEnvironment fail("fail:collective:2:dev1,fail:file:1");
+  CHECK(Failpoints().empty());
+  const auto fails = [](int rank) {
+    try {
+      dp::kernels::count_call(rank);
+    } catch (const dp::Error& error) {
+      CHECK(std::string(error.what()) == "a collective failed: failure injected by DP_FAIL");
+      return true;
+    }
+    return false;
+  };
+  for (const int rank : {1, 0, 0, -1}) CHECK_FALSE(fails(rank));
+  CHECK(fails(1));
+  CHECK_FALSE(fails(1));
 }
 
 TEST_CASE("failpoints: only the action nan gives a NaN, and a stall has the given duration") {

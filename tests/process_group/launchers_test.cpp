@@ -278,3 +278,15 @@ TEST_CASE("launchers: a rank killed in a step ends every rank, and dp resumes fr
   CHECK(end.code == 0);
   CHECK(summary_in(run)["steps"] == saved + 3);
 }
+
+TEST_CASE("launchers: a finished run that is resumed ends again") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  for (const Words& resume : {Words{}, Words{"--resume", "auto"}}) {
+    Program program(short_run("run") + resume, temp.path());
+    const bool ended = program.ends_within(30);
+    if (!ended) ::kill(program.id(), SIGKILL);
+    CHECK(ended);
+    CHECK(program.wait().code == 0);
+  }
+}

@@ -13,7 +13,6 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 #include <map>
 #include <span>
 #include <string_view>
@@ -119,9 +118,7 @@ constexpr std::string_view kPrefix = "events.out.tfevents.";
 std::int64_t newest_stamp(const std::string& folder) {
   constexpr std::int64_t kMost = 9'999'999'998;  // names with more digits would not sort by time
   std::int64_t newest = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const std::string& name : names_in(folder)) {
     std::int64_t stamp = 0;
     if (name.starts_with(kPrefix) &&
         std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), stamp).ec == std::errc{} &&

@@ -59,11 +59,7 @@ nlohmann::ordered_json read_config_parts(const std::string& file) {
   const bool readable = std::filesystem::is_regular_file(std::filesystem::symlink_status(file, error)) &&
                         std::filesystem::file_size(file, error) <= kLongest;
   nlohmann::ordered_json json;
-  if (readable) {
-    std::ostringstream text;
-    text << std::ifstream(file, std::ios::binary).rdbuf();
-    json = parse_record<nlohmann::ordered_json>(text.str());
-  }
+  if (readable) json = parse_record<nlohmann::ordered_json>(read_file(file));
   const bool good = json.is_object() && json.contains("parts") && json.at("parts").is_array();
   return good ? json : nlohmann::ordered_json{{"parts", nlohmann::ordered_json::array()}};
 }

@@ -45,8 +45,8 @@ int MadePaths::make_folders(const std::string& path) {
       continue;
     }
     const int error = errno;
-    std::error_code ignored;
-    if (!fs::is_directory(folder, ignored)) return error == EEXIST ? ENOTDIR : error;
+    std::error_code unseen;
+    if (!fs::is_directory(folder, unseen)) return error != EEXIST ? error : unseen ? unseen.value() : ENOTDIR;
   }
   return 0;
 }
@@ -70,16 +70,8 @@ bool is_file_or_link(const std::string& path) {
 }
 
 bool has_events(const std::string& folder) {
-  std::error_code error;
-  const fs::directory_iterator files(folder, error);
-  return std::any_of(begin(files), end(files), [](const fs::directory_entry& file) {
-    return file.path().filename().string().starts_with("events.out.tfevents.");
-  });
-}
-
-std::string contents(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  return std::ranges::any_of(names_in(folder),
+                             [](const std::string& name) { return name.starts_with("events.out.tfevents."); });
 }
 
 std::string without_comments(const std::string& toml) {
@@ -93,7 +85,7 @@ std::string without_comments(const std::string& toml) {
 // Bytes of the leading complete lines that parse and belong to steps up to `step`. A killed run may leave later or
 // incomplete lines.
 std::size_t bytes_up_to(const std::string& path, std::int64_t step) {
-  std::ifstream in(path, std::ios::binary);
+  std::istringstream in(read_file(path));
   std::size_t bytes = 0;
   for (std::string line; std::getline(in, line) && !in.eof(); bytes += line.size() + 1) {
     const auto record = parse_record<nlohmann::json>(line);
@@ -127,15 +119,15 @@ RunFolder::RunFolder(const std::string& path, std::vector<std::string> own_metri
   if (::access(checkpoints.c_str(), W_OK | X_OK) != 0) refuse(errno, "cannot write in", checkpoints);
 }
 
-bool RunFolder::has_checkpoints() const {
-  std::error_code error;
-  return writes() && fs::directory_iterator(path_ + "/checkpoints", error) != fs::directory_iterator();
-}
+bool RunFolder::has_checkpoints() const { return writes() && !names_in(path_ + "/checkpoints").empty(); }
 
 bool RunFolder::owns(const std::string& checkpoint_folder) const {
+  if (!writes()) return false;
   std::error_code error;
   const fs::path parent = fs::canonical(checkpoint_folder, error).parent_path();
-  return writes() && !error && fs::equivalent(parent, path_ + "/checkpoints", error);
+  const bool same = !error && fs::equivalent(parent, path_ + "/checkpoints", error);
+  if (error) throw_data_errno(checkpoint_folder, "comparing its folder with the run's", error.value());
+  return same;
 }
 
 std::string RunFolder::space_warning(std::size_t bytes) const {
@@ -150,14 +142,14 @@ std::string RunFolder::space_warning(std::size_t bytes) const {
 void RunFolder::keep_newest(int count) const {
   if (!writes()) return;
   std::vector<std::pair<std::int64_t, fs::path>> found;
-  std::error_code error;
-  for (const auto& entry : fs::directory_iterator(path_ + "/checkpoints", error)) {
-    const std::string name = entry.path().filename().string();
+  const std::string folder = path_ + "/checkpoints";
+  for (const std::string& name : names_in(folder)) {
     std::int64_t step = 0;
     if (!name.starts_with("step-") || !is_checkpoint_name(name)) continue;
     if (std::from_chars(name.data() + 5, name.data() + name.size(), step).ec == std::errc{})
-      found.emplace_back(step, entry.path());
+      found.emplace_back(step, folder + "/" + name);
   }
+  std::error_code error;
   std::sort(found.rbegin(), found.rend());
   for (std::size_t i = static_cast<std::size_t>(count); i < found.size(); ++i) fs::remove_all(found[i].second, error);
 }
@@ -188,7 +180,7 @@ void RunFolder::begin(const std::string& config_toml, std::optional<std::int64_t
   }
   metrics_.keep(continued_from ? bytes_up_to(metrics, *continued_from) : 0);
   table_.keep(0);
-  table_.append(csv_table(contents(metrics), own_metrics_));
+  table_.append(csv_table(read_file(metrics), own_metrics_));
   prometheus_ = PrometheusFile(path_);
   made_.keep();
 }
@@ -201,13 +193,13 @@ std::string RunFolder::config_file(const std::string& text) const {
     file = path_ + "/config." + std::to_string(number) + ".toml";
   }
   std::error_code error;
-  return fs::is_regular_file(latest, error) && without_comments(contents(latest)) == without_comments(text) ? latest
-                                                                                                            : file;
+  return fs::is_regular_file(latest, error) && without_comments(read_file(latest)) == without_comments(text) ? latest
+                                                                                                             : file;
 }
 
 std::set<bool> RunFolder::evaluated_at(std::int64_t step) const {
   std::set<bool> averages;
-  std::ifstream in(path_ + "/metrics.jsonl", std::ios::binary);
+  std::istringstream in(read_file(path_ + "/metrics.jsonl"));
   for (std::string line; writes() && std::getline(in, line) && !in.eof();) {
     const auto record = parse_record<nlohmann::json>(line);
     if (record.is_object() && record.value("kind", nlohmann::json()) == "eval" &&
@@ -219,7 +211,7 @@ std::set<bool> RunFolder::evaluated_at(std::int64_t step) const {
 
 double RunFolder::seconds_train() const {
   double seconds = 0;
-  std::ifstream in(path_ + "/metrics.jsonl", std::ios::binary);
+  std::istringstream in(read_file(path_ + "/metrics.jsonl"));
   for (std::string line; std::getline(in, line);) {
     const auto record = parse_record<nlohmann::json>(line);
     if (!record.is_object() || !record.contains("seconds_train") || !record["seconds_train"].is_number()) continue;

@@ -53,6 +53,8 @@ void DnnlCall::run(int threads, std::span<void* const> pointers, void* scratchpa
   // The C function takes the prebuilt arguments; the C++ one would build a vector in each call.
   const dnnl_status_t status =
       dnnl_primitive_execute(primitive_.get(), stream_.get(), static_cast<int>(call_.size()), call_.data());
+  if (status == dnnl_out_of_memory)
+    throw Error(ErrorCode::device, "out of host memory; use a smaller batch or fewer replicas");
   if (status != dnnl_success)
     throw Error(ErrorCode::device, "oneDNN failed to run a primitive, status " + std::to_string(status));
 }

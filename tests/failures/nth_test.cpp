@@ -1,0 +1,198 @@
+// The N-th call of a kind fails, for every N until none fails: how the run ends, and that it resumes to the same bits.
+#include <signal.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "apps/idx_files.h"
+#include "apps/run_program.h"
+#include "support/catch.h"
+#include "support/sanitized.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+using namespace dp::test;
+
+struct Mode {
+  std::string name;
+  Words words;
+};
+const Mode kOne{"one replica", {"--cpu", "1", "--threads-per-replica", "2"}};
+const Mode kTwo{"two replicas, split 3:1", {"--cpu", "2", "--threads-per-replica", "1", "--split", "3:1"}};
+const Mode kPipeline{"two stages",
+                     {"--cpu", "2", "--threads-per-replica", "1", "--pipeline-stages", "2", "--micro-batches", "2"}};
+const Mode kRanks{"two ranks", {"--engine", "ddp", "--cpu", "2", "--threads-per-replica", "1"}};
+
+// What a run may end with if a call of the kind fails, and the words of which its error has one.
+struct Kind {
+  std::string name;
+  std::vector<int> codes;
+  Words words;
+};
+const Kind kAllocations{"alloc", {4}, {"memory"}};
+const Kind kFiles{"file", {3, 7}, {"Input/output error"}};
+const Kind kThreads{"thread", {4}, {"thread"}};
+const Kind kCollectives{"collective", {4}, {"injected by DP_FAIL"}};
+const Kind kPeers{"peer", {2, 4, 6}, {"rank"}};
+
+enum class Start { fresh, resumed };
+
+// Four steps in two epochs, with a save after each step and an evaluation after each epoch.
+Words arguments(const Mode& mode) {
+  return Words{"--dataset",    "mnist",    "--data-path", ".",   "--model",      "mlp", "-b", "32", "--epochs",     "2",
+               "--save-every", "1,1steps", "--momentum",  "0.9", "--output-dir", "run", "-p", "1",  "--no-progress"} +
+         mode.words;
+}
+
+std::string weights_of(const TemporaryFolder& temp) {
+  const std::string text = read_text(temp / "run/summary.json");
+  return text.empty() ? "" : nlohmann::json::parse(text).value("weights_sha256", "");
+}
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (std::size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+  return found;
+}
+
+const Words kResume{"--resume", "auto"};
+
+struct Tally {
+  std::map<int, int> ends;  // exit status: how often
+  int points = 0;
+};
+
+class Runs {
+ public:
+  explicit Runs(Mode mode) : mode_(std::move(mode)) {
+    write_tiny_mnist(temp_.path());
+    run({"DP_FAIL=throw:backward:step3"});
+    fs::rename(temp_ / "run", temp_ / "begun");
+    const Outcome outcome = run({});
+    INFO(outcome.err);
+    REQUIRE(outcome.code == 0);
+    undisturbed_ = weights_of(temp_);
+    REQUIRE(!undisturbed_.empty());
+  }
+
+  // Runs with the failing call, and resumes if the run fails. Returns whether a call failed.
+  bool fail(const Kind& kind, int number, const std::string& rank = "", Start start = Start::fresh) {
+    fs::remove_all(temp_ / "run");
+    fs::remove(temp_ / "record");
+    if (start == Start::resumed) fs::copy(temp_ / "begun", temp_ / "run", fs::copy_options::recursive);
+    const Outcome outcome = run({"LD_PRELOAD=" DP_FAILING_CALLS, "DP_FAIL_RECORD=" + temp_ / "record",
+                                 "DP_FAIL=fail:" + kind.name + ":" + std::to_string(number) + rank},
+                                start == Start::resumed ? kResume : Words{});
+    const std::string record = read_text(temp_ / "record");
+    const bool failed = kind.name == kCollectives.name ? outcome.code != 0 : !record.empty();
+    INFO(mode_.name << rank << ", " << kind.name << " " << number << ": " << record << "exit status " << outcome.code
+                    << "\n"
+                    << outcome.err);
+    if (failed) check(kind, outcome);
+    ++tally_.ends[outcome.code], tally_.points += failed;
+    if (outcome.code != 0) resume();
+    CHECK(weights_of(temp_) == undisturbed_);
+    if (start == Start::resumed)
+      CHECK(count(read_text(temp_ / "run/metrics.jsonl"), "\"kind\":\"train\",\"epoch\":0") == 2);
+    return failed;
+  }
+
+  const Tally& tally() const { return tally_; }
+
+ private:
+  Outcome run(const Words& variables, const Words& more = {}) {
+    Program program(arguments(mode_) + more, temp_.path(), variables + sanitizer_options());
+    const bool ended = program.ends_within(60);
+    if (!ended) ::kill(program.id(), SIGKILL);
+    const Outcome outcome = program.wait();
+    INFO(outcome.out << outcome.err);
+    CHECK(ended);
+    return outcome;
+  }
+
+  static Words sanitizer_options() {
+    return kSanitized ? Words{"ASAN_OPTIONS=verify_asan_link_order=0:exitcode=99:allocator_may_return_null=1"}
+                      : Words{};
+  }
+
+  void check(const Kind& kind, const Outcome& outcome) const {
+    CHECK(outcome.signal == 0);
+    CHECK(count(outcome.err, "terminate called") == 0);
+    CHECK(count(outcome.err, "Sanitizer") == 0);
+    if (outcome.code == 0) return;
+    CHECK(std::ranges::count(kind.codes, outcome.code) == 1);
+    CHECK(count(outcome.err, "unexpected") == 0);
+    CHECK(std::ranges::any_of(kind.words, [&](const std::string& word) { return count(outcome.err, word) > 0; }));
+    if (mode_.name != kRanks.name)
+      CHECK(count(outcome.err, "dp_train: error: ") == 1);
+    else
+      CHECK(count(outcome.err, "error: ") >= 1);
+  }
+
+  void resume() {
+    const Outcome resumed = run({}, kResume);
+    INFO("resumed: " << resumed.err);
+    CHECK(resumed.code == 0);
+  }
+
+  Mode mode_;
+  TemporaryFolder temp_;
+  std::string undisturbed_;
+  Tally tally_;
+};
+
+// Every call of the kind in turn.
+void fail_each(const Mode& mode, const Kind& kind, const Words& ranks = {""}, Start start = Start::fresh) {
+  Runs runs(mode);
+  for (const std::string& rank : ranks)
+    for (int number = 1; runs.fail(kind, number, rank, start); ++number) {
+    }
+  std::string text = mode.name + ", " + kind.name + ": " + std::to_string(runs.tally().points) + " points; exit status";
+  for (const auto& [status, times] : runs.tally().ends)
+    text += " " + std::to_string(status) + ": " + std::to_string(times);
+  WARN(text);
+  CHECK(runs.tally().points > 0);
+}
+
+// With --engine ddp: the calls of each rank, and of each process.
+const Words kEachRank{":dev0", ":dev1", ""};
+
+}  // namespace
+
+TEST_CASE("nth failure: threads, in each mode", "[nightly]") {
+  for (const Mode& mode : {kOne, kTwo, kPipeline}) fail_each(mode, kThreads);
+  fail_each(kRanks, kThreads, kEachRank);
+}
+
+TEST_CASE("nth failure: collectives and transfers between stages", "[nightly]") {
+  for (const Mode& mode : {kTwo, kPipeline}) fail_each(mode, kCollectives);
+  fail_each(kRanks, kCollectives, kEachRank);
+}
+
+TEST_CASE("nth failure: allocations of one process", "[nightly]") {
+  for (const Mode& mode : {kOne, kTwo, kPipeline}) fail_each(mode, kAllocations);
+}
+
+TEST_CASE("nth failure: allocations of ranks", "[nightly]") { fail_each(kRanks, kAllocations, kEachRank); }
+
+TEST_CASE("nth failure: files of a new run", "[nightly]") { fail_each(kOne, kFiles); }
+
+TEST_CASE("nth failure: files of a resumed run", "[nightly]") { fail_each(kOne, kFiles, {""}, Start::resumed); }
+
+TEST_CASE("nth failure: files of ranks", "[nightly]") { fail_each(kRanks, kFiles, kEachRank); }
+
+TEST_CASE("nth failure: connections of ranks", "[nightly]") { fail_each(kRanks, kPeers, kEachRank); }
+
+TEST_CASE("nth failure: one call of each kind, with one process and with ranks") {
+  Runs one(kPipeline), ranks(kRanks);
+  CHECK(one.fail(kThreads, 3));
+  CHECK(one.fail(kAllocations, 30));
+  CHECK(one.fail(kFiles, 150));
+  CHECK(one.fail(kFiles, 60, "", Start::resumed));
+  CHECK(one.fail(kCollectives, 2));
+  CHECK(ranks.fail(kCollectives, 3, ":dev1"));
+  CHECK(ranks.fail(kPeers, 20, ":dev1"));
+}
