@@ -5,6 +5,7 @@ import argparse
 import collections
 import contextlib
 import datetime
+import fcntl
 import hashlib
 import json
 import os
@@ -419,6 +420,13 @@ def options_of(words):
 def main(words):
     options = options_of(words)
     os.chdir(os.environ.get("DP_STARTED_IN", "."))
+    FOLDER.parent.mkdir(parents=True, exist_ok=True)
+    lock = FOLDER.with_suffix(".lock").open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"dev: error: another soak uses {FOLDER}", file=sys.stderr)
+        return 2
     soak, ended, status = Soak(options), "complete", 0
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

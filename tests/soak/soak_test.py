@@ -1,5 +1,6 @@
 """Runs ./dev soak over a fake dp_train, which does something wrong if it is asked to."""
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -132,6 +133,12 @@ class Soaks(unittest.TestCase):
             self.assertEqual(before, soak.Soak.chain)
         record = (self.home / "record.md").read_text()
         self.assertEqual([record.count(part) for part in ("| all | 2 |", "| all | 0 |", "interrupted", "No fault.")], [1, 2, 1, 2])
+
+    def test_two_soaks_do_not_use_one_folder(self):
+        with (self.home / "soak.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self.assertEqual(soak.main(self.words), 2)
+        self.assertFalse((self.home / "record.md").exists())
 
     def test_clocks_jump_but_for_the_monotonic_one(self):
         program = "import time; print(time.time(), time.monotonic())"
