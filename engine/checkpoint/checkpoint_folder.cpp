@@ -10,7 +10,10 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <fstream>
 #include <map>
+#include <sstream>
+#include <string>
 #include <system_error>
 #include <tuple>
 #include <vector>
@@ -51,7 +54,20 @@ std::optional<Leftover> parse_leftover(std::string_view name) {
   return leftover;
 }
 
-bool is_dead_or_own(pid_t owner) { return owner == ::getpid() || (::kill(owner, 0) != 0 && errno == ESRCH); }
+bool is_dead_or_own(pid_t owner) {
+  if (owner == ::getpid()) return true;
+  if (::kill(owner, 0) != 0) return errno == ESRCH;
+  // A process that has ended may still be listed: some containers have an init process that waits for no other one.
+  std::ifstream from("/proc/" + std::to_string(owner) + "/stat");
+  std::string text;
+  std::getline(from, text);
+  std::istringstream fields(text.substr(text.rfind(')') + 1));
+  std::string state, skipped;
+  long threads = 0;
+  fields >> state;
+  for (int i = 0; i < 16; ++i) fields >> skipped;
+  return fields >> threads && state == "Z" && threads <= 1;  // the first thread may have ended before the others
+}
 
 namespace {
 

@@ -26,7 +26,7 @@ struct Leftover {
 };
 std::optional<Leftover> parse_leftover(std::string_view name);
 
-// Whether no save by process `owner` can be running: it is this process, or it does not exist. If in doubt, false.
+// Whether no save by process `owner` can be running: it is this process, or it has ended. If in doubt, false.
 bool is_dead_or_own(pid_t owner);
 
 // Durably renames `temporary`, a sibling of `target`, to `target`. Returns the new path of the folder that it replaced,

@@ -32,6 +32,17 @@ pid_t dead_process() {
   return child;
 }
 
+// A process that has ended while its parent has not waited for it.
+struct Zombie {
+  pid_t id = ::fork();
+  Zombie() {
+    if (id == 0) ::_exit(0);
+    siginfo_t ended{};
+    ::waitid(P_PID, static_cast<id_t>(id), &ended, WEXITED | WNOWAIT);
+  }
+  ~Zombie() { ::waitpid(id, nullptr, 0); }
+};
+
 std::string leftover(const std::string& base, const std::string& tag, pid_t owner) {
   return "." + base + "." + tag + "-" + std::to_string(owner) + "-0";
 }
@@ -157,7 +168,8 @@ TEST_CASE("a symbolic link to a checkpoint is loaded by its name and never found
 
 TEST_CASE("the remains of a killed save are completed if whole and newer, and removed otherwise") {
   const pid_t dead = dead_process();
-  for (const pid_t owner : {dead, ::getpid()}) {
+  const Zombie zombie;
+  for (const pid_t owner : {dead, zombie.id, ::getpid()}) {
     const DiskRun run;
     run.save("last", 5);
     const auto plant = [&](const std::string& name, std::int64_t step) {
