@@ -16,6 +16,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "dp/error.h"
@@ -126,6 +127,7 @@ bool RunFolder::owns(const std::string& checkpoint_folder) const {
   std::error_code error;
   const fs::path parent = fs::canonical(checkpoint_folder, error).parent_path();
   const bool same = !error && fs::equivalent(parent, path_ + "/checkpoints", error);
+  if (error == std::errc::no_such_file_or_directory) return false;
   if (error) throw_data_errno(checkpoint_folder, "comparing its folder with the run's", error.value());
   return same;
 }
