@@ -35,7 +35,7 @@ sigset_t stop_signals();
 // Whether the second signal repeats the first: a closing session may send SIGTERM and SIGHUP together.
 bool same_request(int first, int second);
 
-// A crash from now on is recorded in `file` (dp/crash_record.h). Empty: only the stack is printed.
+// From now on a crash is recorded in `file` (dp/crash_record.h). With an empty name only the stack is printed.
 void handle_crashes(const std::string& file = {});
 
 // Returns the number of the first signal, or 0. Includes a pending one that the signal thread has not seen yet.

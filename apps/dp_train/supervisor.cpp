@@ -162,7 +162,7 @@ class Supervisor {
     if (child_ < 0) throw dp::Error(dp::ErrorCode::device, std::string("cannot fork: ") + std::strerror(errno));
   }
 
-  // Runs a program in a process group of its own. Kills the group if a signal arrives, or the time is over.
+  // Runs a program in its own process group. Kills the group when a signal arrives or the time is over.
   void run_limited(const std::string& option, std::vector<std::string> words, const Variables& variables) {
     if (cancelled_) return;
     std::vector<char*> pointers;
@@ -192,7 +192,7 @@ class Supervisor {
     return exit_status(status);
   }
 
-  // Waits for ranks whose launcher has ended. Until they end they hold the run's lock and its devices.
+  // The launcher has ended, but its ranks may still run, with the run's lock and its devices. Waits until they end.
   void wait_for_others() {
     while (stop_ == 0) {
       const pid_t ended = ::waitpid(-1, nullptr, WNOHANG);

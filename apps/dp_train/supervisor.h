@@ -1,5 +1,5 @@
-// --max-restarts, --on-end and --webhook: this process only starts the program again, as a child that trains, restarts
-// the child after a failure, and reports the end of the run. It has no other thread and no device.
+// --max-restarts, --on-end and --webhook: this process starts the program again as a child, which trains. It restarts
+// the child after a failure and reports the end of the run. It has no other thread and no device.
 #pragma once
 
 #include <dp/option_table.h>
@@ -17,12 +17,13 @@ bool is_supervised();
 // them.
 bool may_supervise(int argc, const char* const* argv);
 
-// Whether this process supervises the run. Of ranks that another program starts, rank 0 alone reports the end.
-// Error(usage) if such ranks should be restarted.
+// Whether this process supervises the run. If another program starts the ranks, only rank 0 reports the end, and
+// --max-restarts is an Error(usage).
 bool needs_supervisor(const Command& command);
 
-// Runs the program with the same arguments, without those of --on-end and --webhook, which may have secrets and are not
-// recorded. Restarts it while may_restart() and the options allow it. Returns the exit status of the last child.
+// Runs the program with the same arguments. --on-end and --webhook are left out, because they may contain secrets and a
+// run records its arguments. Restarts the program while may_restart() and the options allow it. Returns the exit status
+// of the last child.
 int supervise(const Command& command, char* const* argv);
 
 // In the child: sets the run folder that the supervisor has chosen. After a restart, --resume auto.

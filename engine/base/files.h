@@ -25,7 +25,7 @@ std::string excerpt(std::string_view text, std::size_t longest = 80);
 [[noreturn]] void throw_data(std::string_view path, const std::string& fault);
 // Advice for an errno, for example "; free some space". Empty for other errors.
 const char* remedy_of(int error);
-// Error(data) of a system call that failed although the file may be good: of a read, not of a missing file.
+// An Error(data) because a read failed. The file itself may be good.
 class ReadError : public Error {
  public:
   using Error::Error;

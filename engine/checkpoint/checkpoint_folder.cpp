@@ -57,7 +57,7 @@ std::optional<Leftover> parse_leftover(std::string_view name) {
 bool is_dead_or_own(pid_t owner) {
   if (owner == ::getpid()) return true;
   if (::kill(owner, 0) != 0) return errno == ESRCH;
-  // A process that has ended may still be listed: some containers have an init process that waits for no other one.
+  // An ended process stays listed until its parent waits for it. The init process of some containers never does.
   std::ifstream from("/proc/" + std::to_string(owner) + "/stat");
   std::string text;
   std::getline(from, text);
@@ -66,7 +66,7 @@ bool is_dead_or_own(pid_t owner) {
   long threads = 0;
   fields >> state;
   for (int i = 0; i < 16; ++i) fields >> skipped;
-  return fields >> threads && state == "Z" && threads <= 1;  // the first thread may have ended before the others
+  return fields >> threads && state == "Z" && threads <= 1;  // with more threads, only the first one has ended
 }
 
 namespace {

@@ -179,7 +179,7 @@ const char* op_of(const Flatten&) { return "flatten"; }
 const char* op_of(const Reshape&) { return "reshape"; }
 const char* op_of(const Input&) { return "input"; }
 
-// JSON names of convolutions whose weights have the shapes (O,I) and (C,1,1).
+// JSON names of two kinds of convolutions. Their weights have the shapes (O,I) and (C,1,1).
 constexpr const char* kPointwiseLinear = "pointwise_linear";
 constexpr const char* kScale = "scale";
 

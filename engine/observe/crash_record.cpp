@@ -27,8 +27,8 @@
 #include "dp/error.h"
 #include "kernels/device/trace_ring.h"
 
-// Everything that runs in a signal handler allocates nothing and calls async-signal-safe functions only. Exceptions
-// are backtrace(), which was called before, and dladdr(), which may wait for a thread that loads a library.
+// Code that runs in a signal handler allocates nothing and calls only async-signal-safe functions, with two exceptions.
+// backtrace() is safe after its first call. dladdr() may wait for a thread that is loading a library.
 
 namespace dp {
 namespace engine {
@@ -53,7 +53,7 @@ std::atomic<int> recording{0};             // the thread that writes the record
 std::array<char, 512> uncaught{};          // what std::terminate() was called for
 std::array<char, kMostBytes> text_memory;  // of the record
 
-// JSON text in fixed memory. What does not fit is left out.
+// JSON text in fixed memory. Text beyond its end is left out.
 class Text {
  public:
   explicit Text(std::size_t most) : most_(most) {}

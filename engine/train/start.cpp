@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A run must not begin anew because its checkpoints cannot be seen: Error(data) then.
+// Error(data) if the path cannot be examined. Otherwise a run with checkpoints might begin anew.
 bool exists(const std::string& path) {
   std::error_code error;
   const bool found = fs::exists(path, error);

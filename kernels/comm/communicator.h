@@ -119,7 +119,7 @@ class Communicator {
   virtual void scatter(const void* whole, void* part, std::span<const std::size_t> bytes, int root, Stream& stream) = 0;
 };
 
-// Fault injection (DP_FAIL=fail:collective:N): the N-th call from now on of a communicator or link in host memory
+// Fault injection (DP_FAIL=fail:collective:N): from now on, the N-th call of a communicator or link in host memory
 // throws Error(device). Set it while no replica works. rank: counts the calls of its communicators only; -1: all.
 struct FailingCall {
   std::atomic<std::int64_t> left{0};  // 0: none fails

@@ -1,5 +1,5 @@
 // dp_fetch: downloads for `dp_train fetch`, which starts it: dataset, data path, mirror or "", "quiet" or "",
-// "progress" or "". Without words, if DP_WEBHOOK has an address: sends DP_JSON to it, for `dp_train --webhook`.
+// "progress" or "". Without arguments it sends DP_JSON to the address in DP_WEBHOOK, for `dp_train --webhook`.
 #include <dp/error.h>
 #include <dp/standard_descriptors.h>
 #include <dp/stop_signals.h>

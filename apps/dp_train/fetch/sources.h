@@ -38,11 +38,12 @@ struct FetchOptions {
   int patience = 30;                    // seconds, see Download
 };
 
-// The path of dp_fetch: beside this program or in ../lib/dp. Error(usage) if this build has none; `user` begins the
-// message, `instead` ends it.
+// The path of dp_fetch: beside this program or in ../lib/dp. Error(usage) if this build has none. The message begins
+// with `user` and ends with `instead`.
 std::string fetch_program(const std::string& user, const std::string& instead = "");
 
-// Error(usage) unless the address is one of http or https. The message does not quote it: it may have a password.
+// Error(usage) unless the address begins with http:// or https://. It may contain a password, so the message leaves it
+// out.
 void check_address(const std::string& option, const std::string& address);
 
 // Replaces this process by dp_fetch. Error(usage) if this build has none.

@@ -1,6 +1,6 @@
-// dp_stacks: adds the stacks of all threads of a crashed process to its record. The process starts it and waits
-// (engine/observe/crash_record.cpp). A program of its own, because libdw loads five further libraries
-// and only another process can read the stacks of all threads.
+// dp_stacks adds the stacks of all threads of a crashed process to its record. The crashed process starts it and waits
+// (engine/observe/crash_record.cpp). Only another process can read the stacks of all threads, and libdw, which
+// does it here, loads five further libraries.
 //
 //   dp_stacks PROCESS THREAD FILE    THREAD: the one that crashed, or 0; FILE: of the record
 #include <cxxabi.h>
@@ -71,11 +71,11 @@ std::string describe(Dwfl* process, Dwarf_Addr at) {
 int add_frame(Dwfl_Frame* frame, void* to) {
   Stacks& stacks = *static_cast<Stacks*>(to);
   Dwarf_Addr at = 0;
-  bool interrupted = false;  // by a signal: the address is that of the next instruction otherwise
+  bool interrupted = false;  // by a signal; otherwise the address is one instruction too far
   if (!::dwfl_frame_pc(frame, &at, &interrupted)) return DWARF_CB_ABORT;
   std::vector<std::string>& frames = stacks.threads.back().frames;
   frames.push_back(describe(stacks.process, interrupted ? at : at - 1));
-  if (frames.back() == "__restore_rt") frames.clear();  // what was before is the handler of the signal
+  if (frames.back() == "__restore_rt") frames.clear();  // the frames so far are those of the signal handler
   return frames.size() < kFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 

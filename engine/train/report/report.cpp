@@ -35,7 +35,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::uintmax_t kLongestRecord = 16 << 20;  // bytes; larger files are left out
 constexpr std::size_t kMostPoints = 300;             // of a curve
-constexpr int kMostRanks = 64;                       // whose crashes are shown
+constexpr int kMostRanks = 64;                       // further ranks and their crashes are left out
 
 // Files of a run may be damaged, so no field is taken for granted. Null if there is no such field.
 const OrderedJson& field(const OrderedJson& json, const char* name) {
