@@ -578,6 +578,14 @@ void add_run(Table& table) {
            "restarts without a new checkpoint")
       .without({"evaluate", "dry-run", "print-plan", "save-config"});
   table
+      .add(
+          "elastic", accepts::flag(),
+          [](auto& command) { return command.max_restarts > 0 ? &command.elastic : nullptr; },
+          "at a restart, leave out GPUs that no longer work")
+      .needs("--max-restarts")
+      .only_on(dp::DeviceKind::cuda)
+      .without({"batch-size-per-gpu"});
+  table
       .add("on-end", accepts::text("a command"), &Command::on_end,
            "run this shell command when the run has ended; DP_STATUS, DP_EXIT_CODE and other variables describe it")
       .without({"evaluate", "dry-run", "print-plan", "save-config"});

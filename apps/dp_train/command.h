@@ -57,7 +57,8 @@ struct Command {
   std::optional<std::int64_t> batch_size_per_gpu;
   std::string lr_scale = "none";
   std::optional<std::string> output_dir, experiment;
-  int max_restarts = 0;                        // this and the following: supervisor.h
+  int max_restarts = 0;  // this and the following: supervisor.h
+  bool elastic = false;
   std::optional<std::string> on_end, webhook;  // a shell command; an address
 
   bool estimate_memory = false;            // subcommand estimate-memory

@@ -84,6 +84,26 @@ constexpr int kDefaultPort = 29500;  // torchrun's
 
 }  // namespace
 
+void fit_to_layout(Devices& devices, const Command& command) {
+  const int stages = command.trainer.parallel.pipeline.stages, shards = command.trainer.parallel.logical_shards;
+  const int each = command.replicas_per_device, gpus = static_cast<int>(devices.list.size()) / each;
+  const auto fits = [&](int some) {
+    return some * each % stages == 0 && (shards == 0 || shards % (some * each / stages) == 0);
+  };
+  int most = gpus;
+  while (most > 0 && !fits(most)) --most;
+  const std::string layout = shards > 0 && stages > 1 ? "--logical-shards and --pipeline-stages allow"
+                             : shards > 0             ? "--logical-shards allows"
+                                                      : "--pipeline-stages allows";
+  if (most == 0)
+    throw dp::Error(dp::ErrorCode::device,
+                    std::to_string(gpus) + (gpus == 1 ? " GPU works" : " GPUs work") + ", fewer than " + layout);
+  if (most < gpus)
+    devices.notice =
+        std::to_string(most) + " of " + std::to_string(gpus) + " working GPUs are used: " + layout + " no more of them";
+  devices.list.resize(static_cast<std::size_t>(most * each));
+}
+
 void check_processes(const Command& command) {
   const bool several = command.nnodes > 1 || command.node_rank > 0 || command.master_addr || command.master_port != 0;
   if (command.engine == "dp" && several)

@@ -26,6 +26,9 @@ Devices choose_devices(const Command& command);
 // The given options that choose devices and processes, such as "--cpu 2". A resumed run does not restore them.
 std::string device_options(const Command& command);
 
+// Leaves out GPUs until --logical-shards and --pipeline-stages fit their number. dp::Error(device) if none are left.
+void fit_to_layout(Devices& devices, const Command& command);
+
 // dp::Error(usage) for flags that the chosen --engine does not support, or that contradict each other.
 void check_processes(const Command& command);
 

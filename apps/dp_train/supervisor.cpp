@@ -33,7 +33,10 @@ using Clock = std::chrono::steady_clock;
 constexpr const char* kRestarts = "DP_RESTARTS";    // restarts so far
 constexpr const char* kFolder = "DP_RUN_FOLDER";    // of the run
 constexpr const char* kResumes = "DP_RUN_RESUMES";  // set: the child continues the run in the folder
+constexpr const char* kElastic = "DP_RUN_ELASTIC";  // set: the child trains on the visible GPUs that its layout allows
+constexpr const char* kVisible = "CUDA_VISIBLE_DEVICES";
 constexpr int kCannotStart = 127;
+constexpr int kTrialSeconds = 120;  // a GPU that hangs
 
 std::string describe(int status) {
   if (status <= 128) return "exit status " + std::to_string(status);
@@ -85,6 +88,7 @@ class Supervisor {
         argv_(arguments_of_child(argv)),
         program_(std::filesystem::read_symlink("/proc/self/exe")),
         fetch_(command.webhook ? fetch_program("--webhook") : ""),
+        earlier_starts_(dp::last_start(folder_).starts),
         awaited_(stop_signals()) {
     std::signal(SIGPIPE, SIG_IGN);
     std::signal(SIGCHLD, SIG_DFL);                // if it were ignored, waitpid() would return no status
@@ -115,6 +119,7 @@ class Supervisor {
       wait_for_others();
       const auto until = Clock::now() + std::chrono::seconds(pause);
       while (stop_ == 0 && Clock::now() < until) take_signal(until);
+      if (command_.elastic) choose_gpus();
       if (stop_ != 0) return 128 + stop_;
     }
   }
@@ -123,15 +128,19 @@ class Supervisor {
   void report_end(int status) {
     ended_ = true;
     Variables variables = dp::variables_of_end(folder_, status);
-    if (command_.on_end) run_limited("--on-end", {"/bin/sh", "-c", *command_.on_end}, variables);
+    const auto report = [&](const std::string& option, std::vector<std::string> words) {
+      const std::string fault = run_limited(Starts::report, std::move(words), variables);
+      if (!fault.empty()) say("warning: " + option + ": " + fault);
+    };
+    if (command_.on_end) report("--on-end", {"/bin/sh", "-c", *command_.on_end});
     if (!command_.webhook) return;
     variables.emplace_back("DP_WEBHOOK", *command_.webhook);  // not an argument: `ps` shows those
-    run_limited("--webhook", {fetch_}, variables);
+    report("--webhook", {fetch_});
   }
 
  private:
   using Variables = std::vector<std::pair<std::string, std::string>>;
-  enum class Starts { run, report };
+  enum class Starts { run, report, trial };
 
   // Starts a program with further environment variables; -1 if that fails.
   pid_t start(Starts what, const std::vector<char*>& words, const Variables& variables) const {
@@ -145,6 +154,7 @@ class Supervisor {
     } else {
       ::setpgid(0, 0);
       ::dup2(::open("/dev/null", O_RDONLY), STDIN_FILENO);
+      if (what == Starts::trial) ::dup2(::open("/dev/null", O_WRONLY), STDOUT_FILENO);
       for (const int number : {SIGPIPE, SIGXFSZ}) std::signal(number, SIG_DFL);
       ::pthread_sigmask(SIG_UNBLOCK, &awaited_, nullptr);
     }
@@ -158,31 +168,56 @@ class Supervisor {
     Variables variables{{kRestarts, std::to_string(restarts)}, {kFolder, folder_}};
     const std::string& resume = command_.trainer.resume;
     if (restarts > 0 && (saved_ || resume.empty() || resume == "auto")) variables.emplace_back(kResumes, "1");
+    if (!visible_.empty()) variables.emplace_back(kElastic, "1"), variables.emplace_back(kVisible, visible_);
     child_ = start(Starts::run, argv_, variables);
     if (child_ < 0) throw dp::Error(dp::ErrorCode::device, std::string("cannot fork: ") + std::strerror(errno));
   }
 
-  // Runs a program in its own process group. Kills the group when a signal arrives or the time is over.
-  void run_limited(const std::string& option, std::vector<std::string> words, const Variables& variables) {
-    if (cancelled_) return;
+  // Chooses the GPUs of the next child: those with which the run began, without those that no longer work. If none
+  // works, the child tries all of them.
+  void choose_gpus() {
+    if (dp::LastStart last = dp::last_start(folder_); gpus_.empty() && last.starts > earlier_starts_)
+      gpus_ = std::move(last.gpus);
+    visible_.clear();
+    for (const std::string& gpu : gpus_) {
+      const std::string fault = run_limited(Starts::trial, trial(), {{kVisible, gpu}, {"DP_FAIL", ""}});
+      if (stop_ != 0) return;
+      if (fault.empty())
+        visible_ += (visible_.empty() ? "" : ",") + gpu;
+      else
+        say("warning: " + gpu + " is left out: it cannot train: " + fault);
+    }
+  }
+
+  // One step of a small network on the only visible GPU.
+  std::vector<std::string> trial() const {
+    return {program_,       "--gpus",    "0", "--dry-run", "--model", "mlp", "--dataset", "synthetic",     "--input",
+            "1,4,4",        "--classes", "2", "--images",  "16",      "-b",  "8",         "--no-autotune", "--quiet",
+            "--no-progress"};
+  }
+
+  // Whether a signal ends what is done now.
+  bool is_ended() const { return ended_ ? cancelled_ : stop_ != 0; }
+
+  // Runs a program in its own process group. Kills the group when a signal arrives or the time is over. Returns what
+  // went wrong.
+  std::string run_limited(Starts what, std::vector<std::string> words, const Variables& variables) {
+    if (is_ended()) return "";
     std::vector<char*> pointers;
     for (std::string& word : words) pointers.push_back(word.data());
     pointers.push_back(nullptr);
-    const int most = seconds("DP_ON_END_SECONDS", 30);
+    const int most = what == Starts::report ? seconds("DP_ON_END_SECONDS", 30) : kTrialSeconds;
     const auto until = Clock::now() + std::chrono::seconds(most);
-    const pid_t child = start(Starts::report, pointers, variables);
-    if (child < 0) return say("warning: " + option + ": cannot fork: " + std::strerror(errno));
+    const pid_t child = start(what, pointers, variables);
+    if (child < 0) return std::string("cannot fork: ") + std::strerror(errno);
     ::setpgid(child, child);
     int status = 0;
     bool ended = false;
-    while (!(ended = ::waitpid(child, &status, WNOHANG) == child) && !cancelled_ && Clock::now() < until)
+    while (!(ended = ::waitpid(child, &status, WNOHANG) == child) && !is_ended() && Clock::now() < until)
       take_signal(until);
     if (!ended) ::kill(-child, SIGKILL), ::waitpid(child, &status, 0);
-    if (!ended || status != 0)
-      say("warning: " + option + ": " +
-          (ended        ? describe(exit_status(status))
-           : cancelled_ ? "ended by a signal"
-                        : "ended after " + std::to_string(most) + " s"));
+    if (ended) return status == 0 ? "" : describe(exit_status(status));
+    return is_ended() ? "ended by a signal" : "ended after " + std::to_string(most) + " s";
   }
 
   int wait_for_child() {
@@ -233,9 +268,12 @@ class Supervisor {
   const std::string folder_;
   const std::vector<char*> argv_;  // of the child
   const std::filesystem::path program_;
-  const std::string fetch_;  // the program that sends --webhook
+  const std::string fetch_;           // the program that sends --webhook
+  const std::size_t earlier_starts_;  // of the run in this folder
   sigset_t awaited_, inherited_{};
   pid_t child_ = 0;                         // 0: there is none
+  std::vector<std::string> gpus_;           // UUIDs of the GPUs with which the run began, once they are known
+  std::string visible_;                     // those of the next child; empty: the child chooses
   bool saved_ = false;                      // whether a child has saved a checkpoint
   int stop_ = 0;                            // the first signal that asks to stop
   bool ended_ = false, cancelled_ = false;  // the run; the reports of its end
@@ -287,7 +325,12 @@ void obey_supervisor(std::map<std::string, dp::OptionValue>& given) {
   given.erase("experiment");
   given["output-dir"] = std::string(folder);
   if (std::getenv(kResumes) != nullptr) given["resume"] = std::string("auto");
+  if (!may_leave_out_gpus()) return;
+  given.erase("num-gpus");
+  given["gpus"] = std::string("all");
 }
+
+bool may_leave_out_gpus() { return std::getenv(kElastic) != nullptr; }
 
 bool may_restart(int status) {
   constexpr std::array kFinal{0, static_cast<int>(dp::ErrorCode::usage), static_cast<int>(dp::ErrorCode::data),

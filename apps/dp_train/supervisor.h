@@ -26,8 +26,12 @@ bool needs_supervisor(const Command& command);
 // of the last child.
 int supervise(const Command& command, char* const* argv);
 
-// In the child: sets the run folder that the supervisor has chosen. After a restart, --resume auto.
+// In the child: sets the run folder that the supervisor has chosen. After a restart, --resume auto and the GPUs that
+// still work.
 void obey_supervisor(std::map<std::string, dp::OptionValue>& given);
+
+// Whether this process was restarted with --elastic and trains on the GPUs that the supervisor has made visible.
+bool may_leave_out_gpus();
 
 // Whether a child that ended with this status is restarted. 128 + n: signal n ended it.
 bool may_restart(int status);

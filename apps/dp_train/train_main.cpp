@@ -110,11 +110,11 @@ std::string crash_file(const std::string& folder_of_leader, dp::ProcessGroup* gr
 }
 
 // Runs this process: the whole run, or one rank of it.
-int train(const Command& given, const Devices& devices, const std::shared_ptr<dp::ProcessGroup>& group,
-          Signals& signals) {
+int train(const Command& given, Devices devices, const std::shared_ptr<dp::ProcessGroup>& group, Signals& signals) {
   const bool leads = !group || group->leads();
   check_resume(given);
   const Command command = with_recorded_options(given, group);
+  if (may_leave_out_gpus() && !group) fit_to_layout(devices, command);
   const dp::models::Entry& entry = dp::models::find(command.model);
   dp::TrainerOptions options = trainer_options(command, devices.list, group);
   if (leads)

@@ -51,7 +51,7 @@ struct PlanStep {
   std::unique_ptr<kernels::Op> op;  // made from desc
   std::array<Ref, kernels::kMaxOpArgs> args{};
   int arg_count = 0;
-  std::int64_t bytes = 0;  // that it must read and write (OpWork)
+  std::int64_t bytes = 0;  // read and written (OpWork)
   int ready_from = -1;     // backward: gradients of entries >= this are final; backward no longer reads their weights
   bool ends_segment = false;  // later steps read a statistic of all shards: an AllGather of the stage follows
 };

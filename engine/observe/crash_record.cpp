@@ -38,6 +38,7 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 16;  // of a record
 constexpr std::size_t kMostDetails = std::size_t{1} << 15;
 constexpr std::size_t kPath = 4096;
 constexpr double kStacksSeconds = 10;  // for dp_stacks after a crash
+constexpr timespec kNap{0, 10'000'000};
 
 struct Recorded {
   std::atomic<const Progress*> progress;
@@ -114,9 +115,10 @@ void add_replica(Text& text, const Recorded& recorded, const Progress& progress,
   text.raw(",\"recent\":[");
   const std::size_t begin = text.size();
   constexpr std::size_t kMostOfOne = 400;  // bytes
-  for (std::size_t i = 0; i < progress.recent_count(); ++i) {
+  const std::size_t count = progress.begun();
+  for (std::size_t i = 0; i < std::min(count, Progress::kRecent); ++i) {
     if (text.size() - begin + kMostOfOne > most_bytes) break;
-    const Begun begun = progress.recent(i);
+    const Begun begun = progress.begun(count - 1 - i);
     if (begun.name == nullptr) break;
     text.raw(i > 0 ? ",\n{" : "\n{").raw("\"step\":").number(begun.step);
     text.raw(",\"phase\":").string(to_string(begun.phase));
@@ -197,7 +199,6 @@ bool add_stacks(pid_t thread, double seconds) {
     ::execve(stacks_program.data(), arguments.data(), environ);
     ::_exit(127);
   }
-  constexpr timespec kNap{0, 10'000'000};
   for (double slept = 0; child > 0 && slept < seconds; slept += 0.01) {
     int status = 0;
     const pid_t ended = ::waitpid(child, &status, WNOHANG);
@@ -205,6 +206,7 @@ bool add_stacks(pid_t thread, double seconds) {
     if (ended < 0 && errno == ECHILD) return true;  // SIGCHLD is ignored
     ::nanosleep(&kNap, nullptr);
   }
+  if (child > 0) ::kill(child, SIGKILL), ::waitpid(child, nullptr, 0);
   return false;
 }
 
@@ -228,15 +230,15 @@ const char* name_of(int number) {
 
 void handle(int number, siginfo_t* info, void*) {
   const pid_t self = ::gettid();
-  int none = 0;
-  if (recording.compare_exchange_strong(none, self)) {
+  int other = 0;
+  // Another thread may write a record. After a crash it ends the process, after a stall this thread goes on.
+  while (!recording.compare_exchange_strong(other, self) && other != self) other = 0, ::nanosleep(&kNap, nullptr);
+  if (other != self) {
     const bool exception = number == SIGABRT && uncaught.front() != '\0';
     const bool has_address = number != SIGABRT && info->si_code > 0;
     const char* const what = exception ? uncaught.data() : name_of(number);
     write_record(what, has_address ? reinterpret_cast<std::uintptr_t>(info->si_addr) : 0, self);
     if (!add_stacks(self, kStacksSeconds)) print_crash(what);
-  } else if (none != self) {
-    for (;;) ::pause();  // the thread that writes the record ends the process
   }
   std::signal(number, SIG_DFL);
   ::raise(number);  // is delivered when this handler returns

@@ -2,6 +2,7 @@
 // docs/reference/failpoints.md describes the grammar.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -52,6 +53,9 @@ class Failpoints {
   bool hit(const StepPlace& place) const { return points_.empty() ? false : hit_slowly(place); }
 
   bool empty() const { return points_.empty(); }
+  bool plants_nan() const {
+    return std::ranges::any_of(points_, [](const Failpoint& point) { return point.action == FailAction::nan; });
+  }
 
  private:
   bool hit_slowly(const StepPlace& place) const;

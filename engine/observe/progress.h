@@ -22,7 +22,7 @@ constexpr const char* to_string(Phase phase) { return kPhaseNames[static_cast<st
 struct Begun {
   std::int64_t at = 0;         // trace_clock()
   std::int64_t step = 0;       // of training
-  std::int64_t bytes = 0;      // that it reads and writes, or transfers; 0: unknown
+  std::int64_t bytes = 0;      // read and written, or transferred. 0: unknown
   std::int64_t bucket = -1;    // -1: not about a bucket
   const char* name = nullptr;  // of the layer and its op, or of the transfer
   Phase phase = Phase::scatter;
@@ -63,10 +63,10 @@ class Progress {
   std::int64_t bucket() const { return bucket_.load(std::memory_order_relaxed); }      // the last; -1: none yet
   int item() const { return item_.load(std::memory_order_relaxed); }                   // the last; -1: none yet
 
-  // The last operations and transfers, the newest first. If the thread runs meanwhile, the oldest ones may be wrong.
-  std::size_t recent_count() const { return std::min<std::size_t>(begun_.load(std::memory_order_acquire), kRecent); }
-  Begun recent(std::size_t i) const {
-    const Slot& slot = recent_[(begun_.load(std::memory_order_acquire) - 1 - i) % kRecent];
+  std::size_t begun() const { return begun_.load(std::memory_order_acquire); }  // operations and transfers so far
+  // One of the last kRecent. If the thread runs meanwhile, it may be replaced by a newer one.
+  Begun begun(std::size_t number) const {
+    const Slot& slot = recent_[number % kRecent];
     return {slot.at.load(std::memory_order_relaxed),    slot.step.load(std::memory_order_relaxed),
             slot.bytes.load(std::memory_order_relaxed), slot.bucket.load(std::memory_order_relaxed),
             slot.name.load(std::memory_order_relaxed),  slot.phase.load(std::memory_order_relaxed)};

@@ -21,7 +21,7 @@ constexpr double kPollRounding = 1e-6;
 // Fractions of the timeout: for other processes to end the call, for the stacks of the record, and for the call to end
 // after the flag is raised.
 constexpr double kOthers = 1.0 / 4, kStacks = 1.0 / 4, kEnd = 1.0 / 2;
-constexpr double kLongestEnd = 10;  // seconds; upper limit of the time from kEnd
+constexpr double kLongestEnd = 10;  // seconds; upper limit of the times from kStacks and kEnd
 
 }  // namespace
 
@@ -102,7 +102,7 @@ void Watchdog::judge(double seconds) {
   const std::uint64_t call = calls_.load(), seen = progress_count();
   const Error error(ErrorCode::timeout, describe(seconds, !own_fault && options_.silent ? options_.silent() : ""));
   if (calls_.load() != call || progress_count() != seen) return;  // progress resumed during the query of other ranks
-  record_stall(error.what(), seconds * kStacks);
+  record_stall(error.what(), std::min(seconds * kStacks, kLongestEnd));
   if (!options_.abort->load(std::memory_order_acquire)) {
     const std::scoped_lock lock(mutex_);
     verdict_ = error;

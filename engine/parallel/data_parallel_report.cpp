@@ -152,6 +152,7 @@ const DataParallelOptions& DataParallel::options() const { return state_->chosen
 int DataParallel::size() const { return state_->setup.replica_count() * state_->setup.stage_count(); }
 
 std::vector<std::string> DataParallel::device_names() const { return state_->device_names; }
+std::vector<std::string> DataParallel::device_identities() const { return state_->device_identities; }
 
 std::string DataParallel::communicator() const {
   if (state_->first().compute_communicator) return state_->first().compute_communicator->name();

@@ -130,9 +130,13 @@ DataParallel::State::State(const Model& model, ResolvedOptions resolved)
       state_dict(team),
       optimizer(team, state_dict) {
   const DataParallelOptions& options = setup.options;
-  for (const Device device : options.devices) device_names.push_back(to_string(device));
+  for (const Device device : options.devices) {
+    device_names.push_back(to_string(device));
+    device_identities.push_back(kernels::backend(device.kind).identity(device));
+  }
   if (ProcessGroup* const group = options.process_group.get()) {
     device_names = group->exchange(device_names.front());
+    device_identities = group->exchange(device_identities.front());
     for (int rank = 0; rank < setup.replica_count() && !group->one_host(); ++rank)
       device_names[static_cast<std::size_t>(rank)].insert(0, group->host_of(rank) + " ");
     for (const DType theirs : team.values_of_all_ranks(options.reduce_dtype))

@@ -59,7 +59,7 @@ struct DataParallel::State {
   // setup.options, with the cuts and the bucket size that were chosen on the devices: what options() returns.
   DataParallelOptions chosen_options;
   const std::string communicator_reason, threads_notice;
-  std::vector<std::string> device_names;
+  std::vector<std::string> device_names, device_identities;
   engine::Team team;
   engine::Reservations reservations;
   engine::StateDict state_dict;

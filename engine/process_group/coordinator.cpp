@@ -124,7 +124,7 @@ bool Coordinator::finished() const {
          });
 }
 
-// Accepts a limited number of pending connections. A flood of them then stops neither clocks nor ranks. At
+// Accepts at most kMostStrangers connections per call, so that a flood does not delay deadlines and messages. At
 // kMostStrangers connections without a Hello, drops the oldest one, because a rank sends its Hello immediately. Reads
 // pending input first, because all of them may have connected since the last poll.
 void Coordinator::let_in() {

@@ -184,7 +184,7 @@ ProcessGroup::State::State(const ProcessGroupOptions& o) : options(o), exception
   if (o.size > 1) join();
 }
 
-// Connects to rank 0 and sends it the Hello. Adds to `waited`, at most up to `limit`.
+// Connects to rank 0 and sends the Hello. Adds the waiting time to `waited`. Error(timeout) when that reaches `limit`.
 void ProcessGroup::State::greet(int port, double limit, double& waited) {
   connection_.reset();
   while (!connection_) {
@@ -221,7 +221,8 @@ void ProcessGroup::State::join() {
   }
   greet(port, options.timeout_seconds, waited);
   std::unique_lock lock(mutex_);
-  // Rank 0 enforces the timeout. If rank 0 ends, the connection closes, which also ends this wait.
+  // Rank 0 enforces the timeout. If rank 0 ends, an accepted rank fails at once. Another one tries to connect until
+  // `answer_by`.
   const double answer = std::min(kAnswerWithin, options.timeout_seconds), answer_by = waited + answer;
   std::string answered = fmt::format("did not answer within {:g} s", answer);
   while (!time_.wait(lock, changed_, kTry, [this] { return welcome_ || failure_; })) {

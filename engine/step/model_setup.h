@@ -70,8 +70,7 @@ struct ModelSetup {
   }
 
   // The options of a stage's plan, without PlanOptions::input. `gathers_logits`: the master gathers the logits of all
-  // replicas, so the op that computes them must not compute the loss too. Failpoints also need separate ops: one sets a
-  // logit to NaN.
+  // replicas, so the op that computes them must not compute the loss too. Nor if a failpoint plants NaN.
   PlanOptions plan_options(int stage, std::int64_t rows, bool training, bool accumulate, bool gathers_logits) const {
     return {.batch = rows,
             .training = training,
@@ -81,7 +80,7 @@ struct ModelSetup {
             .output_loss = output_loss(training),
             .sample_weights = training && options.sample_weights,
             .scales_loss = scales_loss(),
-            .joins_loss = training && !gathers_logits && failpoints.empty(),
+            .joins_loss = training && !gathers_logits && !failpoints.plants_nan(),
             .shards = shards(),
             .last = is_last(stage),
             .split_backward = pipelined() && options.pipeline.schedule == PipelineSchedule::zero_bubble,

@@ -35,7 +35,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Error(data) if the path cannot be examined. Otherwise a run with checkpoints might begin anew.
+// Error(data) if the path cannot be examined, so that a run with checkpoints does not start anew.
 bool exists(const std::string& path) {
   std::error_code error;
   const bool found = fs::exists(path, error);

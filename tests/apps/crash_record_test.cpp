@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -15,7 +16,9 @@
 
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
+#include "engine/observe/crash_record.h"
 #include "support/catch.h"
+#include "support/patience.h"
 #include "support/sanitized.h"
 
 namespace {
@@ -218,4 +221,21 @@ TEST_CASE("crashes: a folder that does not exist, or a program that does not sta
   CHECK(signal_of(status) == SIGSEGV);
   CHECK_FALSE(fs::exists(temp / "none"));
   CHECK_THROWS_AS(dp::record_crashes({std::string(4096, 'a'), ""}), dp::Error);
+}
+
+TEST_CASE("crashes: a thread that crashes while a stall is recorded is recorded afterwards") {
+  const TemporaryFolder temp;
+  const std::string slow = temp / "slow";
+  std::ofstream(slow) << "#!/bin/sh\ntouch '" << temp / "begun"
+                      << "'\nsleep 0.3\n";
+  fs::permissions(slow, fs::perms::owner_all);
+  const int status = status_of_child([&] {
+    dp::record_crashes({temp / "crash.json", slow});
+    std::thread stalled([] { dp::engine::record_stall("stalled", kPatience.count()); });
+    while (!fs::exists(temp / "begun")) std::this_thread::yield();
+    ::raise(SIGSEGV);
+    stalled.join();
+  });
+  CHECK(signal_of(status) == SIGSEGV);
+  CHECK(crash_of(temp, "crash.json")["what"] == "SIGSEGV (invalid memory reference)");
 }

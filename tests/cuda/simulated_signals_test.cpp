@@ -3,13 +3,13 @@
 #include <signal.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
 #include "apps/ends.h"
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
+#include "cuda/simulated_program.h"
 #include "support/catch.h"
 
 namespace {
@@ -18,18 +18,6 @@ namespace fs = std::filesystem;
 using namespace dp::test;
 
 const Words kResnet{"--dataset", "mnist", "--data-path", ".", "--model", "resnet18", "--gpus", "0-3"};
-
-std::vector<std::string> simulated(const TemporaryFolder& temp, const std::string& peers = "all") {
-  const char* const libraries = std::getenv("LD_LIBRARY_PATH");  // oneDNN may be installed there
-  return {"LD_LIBRARY_PATH=" DP_SIMULATED_FOLDER + (libraries ? ":" + std::string(libraries) : std::string()),
-          "DP_PLUGIN_PATH=" DP_SIMULATED_FOLDER,
-          "DP_NCCL_LIBRARY=/nonexistent",
-          "DP_CUDNN_LIBRARY=/nonexistent",
-          "DP_CUBLASLT_LIBRARY=/nonexistent",
-          "DP_SIMULATED_GPUS=4",
-          "DP_SIMULATED_PEERS=" + peers,
-          "XDG_CACHE_HOME=" + temp.path()};
-}
 
 // Number of processes with this test's environment variables, including the peer probe.
 int processes_of(const TemporaryFolder& temp, const std::string& program) {

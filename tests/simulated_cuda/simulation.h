@@ -42,6 +42,7 @@ struct FailingKernel {
 // Change it only while no operation runs. Injected failures are not reported.
 struct Simulation {
   int devices = 1;
+  std::vector<int> visible;  // the number of each device, if CUDA_VISIBLE_DEVICES has UUIDs
   std::size_t device_memory = std::size_t{1} << 30;  // per device, in bytes
   int compute_capability = 90;
   int compiled_for = 90;                    // of the kernels' code; at most the device's is used
@@ -77,6 +78,8 @@ Simulation& simulation();
 
 // Restores the defaults, which environment variables may change:
 // DP_SIMULATED_GPUS=4
+// DP_SIMULATED_LOST=/tmp/lost, a file with the numbers of devices that are gone
+// CUDA_VISIBLE_DEVICES=GPU-..., UUIDs
 // DP_SIMULATED_PEERS=all|none|corrupts|hangs, optionally followed by exceptions from-to (all,0-1=hangs,2-0=corrupts)
 // DP_SIMULATED_ORDER=forward|reverse|random
 // DP_SIMULATED_ASYNC_COPY=eager|lazy|random

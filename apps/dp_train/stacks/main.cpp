@@ -1,6 +1,6 @@
-// dp_stacks adds the stacks of all threads of a crashed process to its record. The crashed process starts it and waits
-// (engine/observe/crash_record.cpp). Only another process can read the stacks of all threads, and libdw, which
-// does it here, loads five further libraries.
+// dp_stacks adds the stacks of all threads to the record of a crash. The crashed process starts it and waits
+// (engine/observe/crash_record.cpp). It is a program of its own: a process cannot read its other threads, and libdw
+// loads five libraries.
 //
 //   dp_stacks PROCESS THREAD FILE    THREAD: the one that crashed, or 0; FILE: of the record
 #include <cxxabi.h>
@@ -71,11 +71,13 @@ std::string describe(Dwfl* process, Dwarf_Addr at) {
 int add_frame(Dwfl_Frame* frame, void* to) {
   Stacks& stacks = *static_cast<Stacks*>(to);
   Dwarf_Addr at = 0;
-  bool interrupted = false;  // by a signal; otherwise the address is one instruction too far
+  // True for the innermost frame, a signal's trampoline and the frame that it interrupted. Otherwise the address is one
+  // instruction too far.
+  bool interrupted = false;
   if (!::dwfl_frame_pc(frame, &at, &interrupted)) return DWARF_CB_ABORT;
   std::vector<std::string>& frames = stacks.threads.back().frames;
+  if (interrupted) frames.clear();  // of the signal handler
   frames.push_back(describe(stacks.process, interrupted ? at : at - 1));
-  if (frames.back() == "__restore_rt") frames.clear();  // the frames so far are those of the signal handler
   return frames.size() < kFrames ? DWARF_CB_OK : DWARF_CB_ABORT;
 }
 

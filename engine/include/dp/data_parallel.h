@@ -127,6 +127,7 @@ class DataParallel {
   const DataParallelOptions& options() const;
   int size() const;                               // devices of all ranks: replicas, or stages of replicas
   std::vector<std::string> device_names() const;  // of each of them; with host names if there are several hosts
+  std::vector<std::string> device_identities() const;  // of each of them: the UUID of a GPU; empty for a CPU
   std::string communicator() const;               // name, and the GPU pairs that it connects through the host
   Choice communicator_choice() const;             // "host", "p2p", "nccl", "mpi"
   std::string threads_notice() const;             // the limit that reduces the threads per replica, or empty

@@ -16,13 +16,19 @@ void write_report(const std::vector<std::string>& run_folders, const std::string
 // evaluation, the last checkpoint, and what calls for attention. Only reads. Error(data) if the folder holds no run.
 std::string describe_run(const std::string& run_folder);
 
-// What describe_run() says, for a program that is started when the process of a run has ended with this exit status:
-// names and values of environment variables. DP_RUN is the folder, DP_STATUS is complete, interrupted or failed, and
-// DP_JSON has all of them as one JSON object. Those that the run has not recorded are left out.
+// Environment variables that describe an ended run: names and values. `exit_status` is that of its process. DP_RUN is
+// the folder, DP_STATUS is complete, interrupted or failed. DP_JSON is one JSON object with all of them. Values that
+// the run has not recorded are left out.
 std::vector<std::pair<std::string, std::string>> variables_of_end(const std::string& run_folder, int exit_status);
 
 // The step of the run's checkpoint `last`, or -1 without one. Does not verify checksums.
 std::int64_t saved_step(const std::string& run_folder);
+
+struct LastStart {
+  std::size_t starts = 0;         // of the run, so far
+  std::vector<std::string> gpus;  // of the last one: UUIDs, each once, in the order of the replicas
+};
+LastStart last_start(const std::string& run_folder);
 
 // Adds a failure of the run's process to env.json: the present time, the step of the last checkpoint, and `how`, such
 // as "signal 9 (Killed)". Does nothing if the run has not begun. Error(io)

@@ -76,8 +76,7 @@ std::string local_time(std::time_t time) {
   return text.data();
 }
 
-nlohmann::ordered_json environment_of(const TrainerOptions& options, const DatasetPair& data,
-                                      const std::vector<std::string>& devices) {
+nlohmann::ordered_json environment_of(const TrainerOptions& options, const DatasetPair& data, const DataParallel& net) {
   std::error_code error;
   const DeviceKind kind = options.parallel.devices.front().kind;
   const auto path = std::find_if(options.record.begin(), options.record.end(),
@@ -89,7 +88,8 @@ nlohmann::ordered_json environment_of(const TrainerOptions& options, const Datas
   part["folder"] = std::filesystem::current_path(error).string();
   part["host"] = host();
   part["environment"] = lines_of(describe_environment(kind));
-  part["devices"] = devices;
+  part["devices"] = net.device_names();
+  if (kind == DeviceKind::cuda) part["gpus"] = net.device_identities();
   if (const int stages = options.parallel.pipeline.stages; stages > 1) part["pipeline_stages"] = stages;
   part["data"] = {{"name", options.dataset_name},
                   {"path", path == options.record.end() ? "" : to_text(path->second)},
@@ -156,6 +156,17 @@ void record_failure(const std::string& run_folder, const std::string& how) {
   const std::int64_t step = std::max<std::int64_t>(saved_step(run_folder), 0);
   all["failures"].push_back({{"time", now()}, {"end", how}, {"step", step}});
   write_file_atomically(file_in(run_folder), indented(all, 1) + "\n");
+}
+
+LastStart last_start(const std::string& run_folder) {
+  const nlohmann::ordered_json all = read_config_parts(file_in(run_folder));
+  const nlohmann::ordered_json& parts = all.at("parts");
+  LastStart last{parts.size(), {}};
+  if (parts.empty() || !parts.back().is_object()) return last;
+  for (const auto& gpu : parts.back().value("gpus", nlohmann::ordered_json::array()))
+    if (gpu.is_string() && std::ranges::find(last.gpus, gpu.get<std::string>()) == last.gpus.end())
+      last.gpus.push_back(gpu);
+  return last;
 }
 
 // Reads and writes the record of a run's options.

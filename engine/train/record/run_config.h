@@ -17,8 +17,7 @@ std::string local_time(std::time_t time);  // ISO 8601, with the UTC offset
 // env.json: when, where and with what each part of a run was made. A resumed run adds a part.
 
 // One part, begun now: time, command line, program, host, libraries, devices and data set.
-nlohmann::ordered_json environment_of(const TrainerOptions& options, const DatasetPair& data,
-                                      const std::vector<std::string>& devices);
+nlohmann::ordered_json environment_of(const TrainerOptions& options, const DatasetPair& data, const DataParallel& net);
 
 // The same in comments at the head of config.toml.
 std::string provenance_comment(const nlohmann::ordered_json& part);

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <cstdio>
 #include <numeric>
 
 #include "dp/error.h"
@@ -25,6 +26,18 @@ class CudaBackend final : public Backend {
     cudaGetLastError();
     return {0,
             "the CUDA runtime reports no device: " + cuda::describe(error == cudaSuccess ? cudaErrorNoDevice : error)};
+  }
+
+  std::string identity(Device device) const override {
+    cudaDeviceProp properties{};
+    check(cudaGetDeviceProperties(&properties, device.index), "reading device properties");
+    std::string text = "GPU";
+    for (int i = 0; i < 16; ++i) {
+      char digits[3];
+      std::snprintf(digits, sizeof digits, "%02x", static_cast<unsigned char>(properties.uuid.bytes[i]));
+      text += (i == 0 || i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "") + std::string(digits);
+    }
+    return text;
   }
 
   std::unique_ptr<Context> open(Device device, const ContextOptions& options) override {

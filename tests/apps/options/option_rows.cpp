@@ -439,6 +439,7 @@ std::vector<AloneRow> alone_rows() {
        0,
        {"the run failed: exit status 4; restart 1 of 1 in 0 s, from step 4", "at step 4, epoch 1"},
        {"DP_FAIL=throw:forward:dev0:step5:start0", "DP_RESTART_PAUSE=0"}},
+      {"--elastic", tiny + Words{"--elastic"}, 2, {"--elastic requires --max-restarts"}},
       {"--on-end",
        tiny + Words{"--on-end", "echo ended: $DP_STATUS", "--output-dir", "@/ended"},
        0,

@@ -16,8 +16,11 @@ constexpr int kMultiprocessors = 4, kThreadsPerMultiprocessor = 2048, kRegisters
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
   if (index < 0 || index >= simulation().devices) return failed(cudaErrorInvalidDevice);
   *properties = {};
-  std::snprintf(properties->name, sizeof properties->name, "simulated GPU %d", index);
-  properties->uuid.bytes[0] = static_cast<char>(index + 1);
+  const auto& visible = simulation().visible;
+  const int number =
+      static_cast<std::size_t>(index) < visible.size() ? visible[static_cast<std::size_t>(index)] : index;
+  std::snprintf(properties->name, sizeof properties->name, "simulated GPU %d", number);
+  properties->uuid.bytes[0] = static_cast<char>(number + 1);
   properties->totalGlobalMem = simulation().device_memory;
   properties->sharedMemPerBlock = 48 * 1024;
   properties->sharedMemPerBlockOptin = simulation().most_shared_memory();

@@ -1,8 +1,10 @@
 #include "simulated_cuda/simulation.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <sstream>
 
 #include "simulated_cuda/driver_lock.h"
@@ -47,10 +49,35 @@ void choose_peers(const char* variable, Simulation& made) {
   }
 }
 
+// The devices that are left, in the order of CUDA_VISIBLE_DEVICES. As in CUDA, a device that does not exist hides those
+// after it.
+void choose_visible(Simulation& made) {
+  const char* const lost_file = std::getenv("DP_SIMULATED_LOST");
+  const char* const chosen = std::getenv("CUDA_VISIBLE_DEVICES");
+  std::vector<int> lost, left;
+  std::ifstream file(lost_file == nullptr ? "" : lost_file);
+  for (int number = 0; file >> number;) lost.push_back(number);
+  for (int number = 0; number < made.devices; ++number)
+    if (std::ranges::find(lost, number) == lost.end()) left.push_back(number);
+  if (chosen != nullptr && std::strncmp(chosen, "GPU-", 4) == 0) {
+    std::istringstream words(chosen);
+    for (std::string word; std::getline(words, word, ',');) {
+      int number = -1;
+      std::sscanf(word.c_str(), "GPU-%2x", reinterpret_cast<unsigned*>(&number));
+      if (std::ranges::find(left, number - 1) == left.end()) break;
+      made.visible.push_back(number - 1);
+    }
+  } else {
+    made.visible = left;
+  }
+  made.devices = static_cast<int>(made.visible.size());
+}
+
 Simulation from_environment() {
   Simulation made;
   if (const char* const gpus = std::getenv("DP_SIMULATED_GPUS"))
     made.devices = std::min(std::max(std::atoi(gpus), 0), kMaxDevices);
+  choose_visible(made);
   if (const char* const seed = std::getenv("DP_SIMULATED_SEED")) made.seed = static_cast<unsigned>(std::atoi(seed));
   choose_peers("DP_SIMULATED_PEERS", made);
   choose<ThreadOrder>(
