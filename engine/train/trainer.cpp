@@ -175,9 +175,10 @@ RunSummary Trainer::run(const TrainerCallbacks& given) {
           std::min(options.schedule.total_epochs, static_cast<double>(options.max_steps) / batches);
   }
   nlohmann::ordered_json environment;
-  if ((!options.output_dir.empty() || !state_->leads()) && !options.dry_run)
+  if ((!options.output_dir.empty() || !state_->leads()) && !options.dry_run) {
     environment = environment_of(options, state_->data, state_->net);
-  if (!state_->leads()) environment.erase("command");  // it may contain secrets; rank 0 records its own
+    if (!state_->leads()) environment.erase("command");  // it may contain secrets; rank 0 records its own
+  }
   return TrainingRun(state_->net, train, test, state_->given, options, environment, callbacks).execute();
 }
 
