@@ -128,9 +128,9 @@ class Program:
             os.kill(process, number)
 
     def end(self):
-        for process in self.processes():
-            self.send(signal.SIGKILL, process)
-        while not self.ended():
+        while (left := self.processes()) or not self.ended():
+            for process in left:
+                self.send(signal.SIGKILL, process)
             time.sleep(0.01)
 
     def peaks(self):
@@ -144,12 +144,14 @@ class Program:
 
 
 def growth(samples, begin, end):
-    """The largest growth of a process between these steps, in MiB. samples: (step, {process: peak in MiB})."""
-    first, grown = {}, 0
+    """The largest growth of a process between these steps, in MiB. samples: (step, {process: peak in MiB}). None if no
+    process has two samples."""
+    first, grown = {}, []
     for step, peaks in samples:
         for process, peak in peaks.items() if begin <= step < end else ():
-            grown = max(grown, peak - first.setdefault(process, peak))
-    return grown
+            grown += [peak - first[process]] if process in first else []
+            first.setdefault(process, peak)
+    return max(grown, default=None)
 
 
 class SmallDisk:
@@ -186,6 +188,7 @@ class Chain:
 
     def __init__(self, soak, number, name, disturbed):
         self.soak, self.name, self.mode, self.disturbed = soak, name, soak.modes[name], disturbed
+        self.round = number // len(soak.modes)
         self.random = random.Random(f"{soak.options.seed} {number} {name}")
         self.folder = soak.folder / f"chain-{number}"
         if disturbed and self.random.random() < 0.5:
@@ -199,8 +202,10 @@ class Chain:
             while self.part(until, layouts) != 0:
                 pass
         self.check_end()
-        digest = hashlib.sha256()
-        for file in sorted((self.folder / "run/checkpoints/last").glob("*.safetensors")):
+        digest, files = hashlib.sha256(), sorted((self.folder / LAST).glob("*.safetensors"))
+        if not files:
+            raise Fault("the last checkpoint has no weights")
+        for file in files:
             digest.update(file.read_bytes())
         return digest.hexdigest()
 
@@ -214,7 +219,7 @@ class Chain:
 
     def part(self, until, layouts):
         """Starts or resumes the run, disturbs it, and checks what it leaves. Returns its exit status."""
-        layout = self.random.choice(layouts) if self.disturbed else layouts[self.soak.totals[self.name]["chains"] % len(layouts)]
+        layout = self.random.choice(layouts) if self.disturbed else layouts[self.round % len(layouts)]
         kinds = self.kinds()
         command = [self.soak.program, "--model", self.mode.model, *COMMON.split(), *self.mode.options.split(), *layout.split(), "--epochs", str(self.mode.epochs),
                    "--max-steps", str(until), "--save-every", self.random.choice(SAVES) if self.disturbed else "1"]
@@ -284,8 +289,9 @@ class Chain:
         if not self.mode.disturbed:
             steps = self.mode.sections[-1][0]
             grown = growth(samples, steps / 4, steps)
-            total["growth"] = max(total["growth"], round(grown, 1))
-            if grown > GROWTH:
+            if grown is not None:
+                total["growth"] = max(total["growth"], round(grown, 1))
+            if grown is not None and grown > GROWTH:
                 raise Fault(f"its memory grew by {grown:.1f} MiB after the first quarter of its epochs")
 
     def check_part(self, program, expected, until):
@@ -300,7 +306,10 @@ class Chain:
         if UNREADABLE.search(messages):
             raise Fault(f"a checkpoint cannot be read: {messages[-1000:]}")
         for manifest in (self.folder / "run/checkpoints").glob("[!.]*/manifest.json"):
-            for name, listed in read_json(manifest).get("files", {"nothing": {}}).items():
+            files = read_json(manifest).get("files")
+            if not files:
+                raise Fault(f"{manifest} cannot be read or lists no files")
+            for name, listed in files.items():
                 file = manifest.parent / name
                 if not file.exists() or file.stat().st_size != listed.get("bytes"):
                     raise Fault(f"{manifest.parent} is incomplete: {name}")
@@ -351,16 +360,17 @@ class Soak:
                 raise Fault(f"it ends with the weights {digest[:12]}, the undisturbed run with {self.digests[name][0][:12]}")
         except Fault as found:
             fault = " ".join(str(found).split())
-            self.faults.append(f"chain {number}, {name}, {', '.join(chain.did)}: {fault}. Again: ./dev soak 0 --seed {self.options.seed} --chain {number}")
-            self.say(f"FAULT: {self.faults[-1]}")
-            kept = self.folder / f"fault-{len(self.faults)}"
-            shutil.copytree(chain.folder, kept, symlinks=True, ignore_dangling_symlinks=True)
-            self.say(f"its folder: {kept}")
         finally:
             if self.running is not None:
                 self.running.end()
             self.running = None
             self.disk.release()
+        if fault:
+            self.faults.append(f"chain {number}, {name}, {', '.join(chain.did)}: {fault}. Again: ./dev soak 0 --seed {self.options.seed} --chain {number}")
+            self.say(f"FAULT: {self.faults[-1]}")
+            kept = self.folder / f"fault-{len(self.faults)}"
+            shutil.copytree(chain.folder, kept, symlinks=True, ignore_dangling_symlinks=True)
+            self.say(f"its folder: {kept}")
         shutil.rmtree(chain.folder, ignore_errors=True)
         minutes = (time.monotonic() - self.begin) / 60
         self.say(f"{minutes:.1f} min, chain {number}, {name}: {', '.join(chain.did)}; step {chain.step}; {'fault' if fault else digest[:12]}")
@@ -370,10 +380,9 @@ class Soak:
         names, number = list(self.modes), self.options.chain or 0
         while True:
             name = names[number % len(names)]
-            first = not self.digests[name]
-            if first:
-                self.chain(number, name, False)
-            if self.digests[name] and (self.modes[name].disturbed or not first):
+            if not self.digests[name]:
+                self.chain(number % len(names), name, False)
+            if self.digests[name] and (self.modes[name].disturbed or number >= len(names)):
                 self.chain(number, name, self.modes[name].disturbed)
             number += 1
             if number == chains or self.options.chain is not None or not chains and time.monotonic() > self.begin + 60 * self.options.minutes:
@@ -384,10 +393,10 @@ class Soak:
         rows = []
         for name, total in self.totals.items():
             values = {**total, "hashes": len(self.digests[name]), "peak, MiB": total["peak"],
-                      "growth, MiB": "" if self.modes[name].disturbed else total["growth"]}
+                      "growth, MiB": "" if self.modes[name].disturbed else total.get("growth", "not measured")}
             rows.append([name, *(values.get(column, 0) for column in columns)])
         every = ["all", *(sum(row[i] for row in rows if row[i] != "") for i in range(1, len(columns) - 1))]
-        every += [max((row[i] for row in rows if row[i] != ""), default=0) for i in (len(columns) - 1, len(columns))]
+        every += [max((row[i] for row in rows if not isinstance(row[i], str)), default="not measured") for i in (len(columns) - 1, len(columns))]
         lines = [["mode", *columns], ["---"] * (len(columns) + 1), *rows, every]
         return "\n".join("| " + " | ".join(str(value) for value in line) + " |" for line in lines)
 
@@ -409,9 +418,9 @@ class Soak:
 
 def options_of(words):
     parser = argparse.ArgumentParser(prog="./dev soak", description=__doc__)
-    parser.add_argument("minutes", type=float, metavar="MINUTES", help="begin new chains for so long; a chain is one run with all its resumes")
+    parser.add_argument("minutes", type=float, metavar="MINUTES", help="start new chains for MINUTES minutes; a chain is one run with its resumes")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10 ** 6), metavar="S", help="of all choices [random]")
-    parser.add_argument("--chain", type=int, metavar="N", help="only this chain")
+    parser.add_argument("--chain", type=int, metavar="N", help="only this chain, after an undisturbed one")
     parser.add_argument("--record", type=pathlib.Path, metavar="FILE", help="append the results to this Markdown file")
     parser.add_argument("--program", type=pathlib.Path, default=PROGRAM, metavar="FILE", help="dp_train; with it ./dev soak builds nothing")
     return parser.parse_args(words)
