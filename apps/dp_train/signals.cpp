@@ -1,7 +1,6 @@
 #include "signals.h"
 
 #include <dp/crash_record.h>
-#include <dp/device.h>
 #include <dp/error.h>
 #include <dp/stop_signals.h>
 #include <poll.h>
@@ -19,6 +18,7 @@
 #include <thread>
 
 #include "command.h"
+#include "fetch/sources.h"
 
 namespace dp_train {
 namespace {
@@ -106,15 +106,7 @@ int received_signal() {
   return 0;
 }
 
-void handle_crashes(const std::string& file) {
-  std::string program;
-  for (const std::string& folder : dp::plugin_folders())
-    if (::access((folder + "/dp_stacks").c_str(), X_OK) == 0) {
-      program = folder + "/dp_stacks";
-      break;
-    }
-  dp::record_crashes({file, program});
-}
+void handle_crashes(const std::string& file) { dp::record_crashes({file, program_beside("dp_stacks")}); }
 
 Signals& handle_signals() {
   stopping = program().name + ": stopping\n";

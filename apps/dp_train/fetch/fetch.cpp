@@ -449,8 +449,8 @@ void post(const std::string& address, const std::string& json) {
   long status = 0;
   curl_easy_getinfo(handle.get(), CURLINFO_RESPONSE_CODE, &status);
   if (status >= kRedirect)
-    throw dp::Error(dp::ErrorCode::io,
-                    "the server answered " + std::to_string(status) + " instead of taking the document");
+    throw dp::Error(dp::ErrorCode::io, "the server answered " + std::to_string(status) +
+                                           ", a redirect, which is not followed; give the final address");
 }
 
 }  // namespace dp_train

@@ -53,13 +53,18 @@ const Source& source(const std::string& dataset) {
   throw dp::Error(dp::ErrorCode::usage, "fetch " + dataset + ": there is no address for this data set");
 }
 
+std::string program_beside(const std::string& name) {
+  for (const std::string& folder : dp::plugin_folders())
+    if (const std::string file = folder + "/" + name; ::access(file.c_str(), X_OK) == 0) return file;
+  return "";
+}
+
 std::string fetch_program(const std::string& user, const std::string& instead) {
+  if (const std::string program = program_beside("dp_fetch"); !program.empty()) return program;
   std::error_code unknown;
   const std::filesystem::path own = std::filesystem::read_symlink("/proc/self/exe", unknown).parent_path();
-  if (unknown)  // a relative path would start a program of the working folder
+  if (unknown)
     throw dp::Error(dp::ErrorCode::usage, user + ": cannot read /proc/self/exe to find dp_fetch: " + unknown.message());
-  for (const std::string& folder : dp::plugin_folders())
-    if (const std::string program = folder + "/dp_fetch"; ::access(program.c_str(), X_OK) == 0) return program;
   throw dp::Error(dp::ErrorCode::usage, user + ": the program dp_fetch is not in " + own.string() +
                                             "; install libcurl and libarchive and build again" + instead);
 }

@@ -1,4 +1,4 @@
-// The data sets that dp_train fetch downloads, and the program that is started for that and for --webhook.
+// The data sets that dp_train fetch downloads, and the programs that are installed with dp_train.
 #pragma once
 
 #include <cstdint>
@@ -38,8 +38,11 @@ struct FetchOptions {
   int patience = 30;                    // seconds, see Download
 };
 
-// The path of dp_fetch: beside this program or in ../lib/dp. Error(usage) if this build has none. The message begins
-// with `user` and ends with `instead`.
+// The path of a program that is beside this one or in ../lib/dp. Empty if there is none.
+std::string program_beside(const std::string& name);
+
+// The path of dp_fetch, which also sends --webhook. Error(usage) if this build has none. The message begins with `user`
+// and ends with `instead`.
 std::string fetch_program(const std::string& user, const std::string& instead = "");
 
 // Error(usage) unless the address begins with http:// or https://. It may contain a password, so the message leaves it

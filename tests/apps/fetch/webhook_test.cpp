@@ -69,7 +69,7 @@ TEST_CASE("a webhook that fails is one warning without its address, and nothing 
   for (const Row& row :
        {Row{server.address() + "services/secret", kNoProxy, "500"},
         Row{"http://me:secret@" + place + "?key=secret", kNoProxy, "500"},
-        Row{server.address() + "moved/secret", kNoProxy, "the server answered 302"},
+        Row{server.address() + "moved/secret", kNoProxy, "the server answered 302, a redirect"},
         Row{server.address() + "stalls/secret", kNoProxy + Words{"DP_ON_END_SECONDS=1"}, "ended after 1 s"},
         Row{"http://me:secret@127.0.0.1:9/secret", kNoProxy, "127.0.0.1"},
         Row{"http://me:secret@127.0.0.1:99999/secret", kNoProxy, ""},
