@@ -1,4 +1,4 @@
-// Strangers at rank 0's port, before ranks join, while they join and while they train.
+// Strangers at rank 0's port, before ranks join and while they join.
 #include <sys/socket.h>
 
 #include <array>
@@ -93,6 +93,6 @@ std::string trained(int connections) {
 
 }  // namespace
 
-TEST_CASE("attack: a crowd of strangers at rank 0's port delays no rank and changes no bit") {
+TEST_CASE("attack: idle, garbage and forged connections keep no rank out and change no bit") {
   CHECK(trained(300) == trained(0));
 }

@@ -95,13 +95,13 @@ bool names_victim(const Fault& fault) {
 
 }  // namespace
 
-TEST_CASE("faults: the ranks that remain end by themselves and name the rank that was killed") {
+TEST_CASE("faults: the remaining ranks end and name a killed rank") {
   for (const Moment moment : {Moment::joining, Moment::step, Moment::evaluation})
     for (const int victim : {0, 1}) CHECK(names_victim({SIGKILL, victim, moment}));
 }
 
 // On a busy machine another rank may be named in one of the tries.
-TEST_CASE("faults: the ranks that remain end by themselves and name the rank that stands still") {
+TEST_CASE("faults: the remaining ranks end and name a stopped rank") {
   for (const auto& [moment, victim] : {std::pair(Moment::joining, 0), {Moment::step, 0}, {Moment::step, 1}}) {
     bool named = false;
     for (int tries = 0; tries < 3 && !named; ++tries) named = names_victim({SIGSTOP, victim, moment});
@@ -109,7 +109,7 @@ TEST_CASE("faults: the ranks that remain end by themselves and name the rank tha
   }
 }
 
-TEST_CASE("faults: the ranks that wait for a save end by themselves if rank 0 dies or stands still in it") {
+TEST_CASE("faults: if rank 0 is killed or stopped during a save, the waiting ranks end and name it") {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   DP_SKIP("the sanitizers' runtimes must be loaded first");
 #else
