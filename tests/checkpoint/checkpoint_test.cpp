@@ -32,7 +32,7 @@ pid_t dead_process() {
   return child;
 }
 
-// A process that has ended while its parent has not waited for it.
+// A zombie: an ended process that its parent has not waited for.
 struct Zombie {
   pid_t id = ::fork();
   Zombie() {

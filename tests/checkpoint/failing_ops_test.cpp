@@ -181,8 +181,7 @@ TEST_CASE("if any call of a load fails, the load is an error") {
   CHECK(refused >= 10);
 }
 
-TEST_CASE(
-    "if any call of a search fails, the only checkpoint remains, though its save was killed between two renames") {
+TEST_CASE("a failed call of a search keeps the only checkpoint, after a save that was killed between two renames") {
   int failed = 0;
   for (int at = 0;; ++at) {
     const ScratchFolder run;
