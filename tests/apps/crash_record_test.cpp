@@ -177,6 +177,9 @@ TEST_CASE("crashes: each rank has a record of its own") {
   CHECK_FALSE(fs::exists(temp / "run/crash.json"));
   const Json crash = crash_of(temp, "run/crash.rank1.json");
   CHECK(crash["replicas"][0]["replica"] == 1);
+  const Json& environment = crash["run"]["environment"];
+  CHECK(environment["program"].get<std::string>().starts_with("dp_train "));
+  CHECK_FALSE(environment.contains("command"));  // it may contain secrets
   CHECK(run_dp_train({"status", "run"}, temp.path()).out.find("crashed at 20") != std::string::npos);
 }
 
