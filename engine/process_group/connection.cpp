@@ -167,8 +167,10 @@ bool Connection::flush() {
       sent_ += static_cast<std::size_t>(sent);
     else if (errno == EAGAIN || errno == EWOULDBLOCK)
       return false;
-    else if (errno != EINTR)
+    else if (errno != EINTR) {
       deaf_ = true;
+      ::shutdown(file_.get(), SHUT_WR);  // a message is lost, so the peer must not wait for it
+    }
   }
   return true;
 }

@@ -97,6 +97,7 @@ void Coordinator::run() {
     if (watched[0].revents != 0) {
       closed_ = true;
       end_by_ = std::min(end_by_, now_ + patience_);
+      if (!failure_ && !joined_.contains(0)) fail({0, Error(ErrorCode::device, "it could not join its own group")});
     }
     auto ready = watched.begin() + 2;
     for (Guest& guest : guests_) {

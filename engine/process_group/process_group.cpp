@@ -314,8 +314,9 @@ void ProcessGroup::State::read() {
 void ProcessGroup::State::lose(bool closed) {
   const std::scoped_lock lock(mutex_);
   if (leaving_ || failure_) return;
+  const std::string ended = fmt::format("the connection of rank {} to rank 0 ended (was rank 0 killed?)", options.rank);
   if (accepted_ || welcome_)
-    end_by({0, Error(ErrorCode::device, "its process ended")});
+    end_all_by({Failure::kNobody, Error(ErrorCode::device, ended)});
   else if (closed)
     dropped_ = true;
   else
@@ -363,6 +364,11 @@ void ProcessGroup::State::end_by(const Failure& failure) {
   changed_.notify_all();
 }
 
+void ProcessGroup::State::end_all_by(const Failure& failure) {
+  send({Kind::fail, 0, to_text(failure)});
+  end_by(failure);
+}
+
 void ProcessGroup::State::send(const Message& message) {
   connection_->send(message);
   if (connection_->unsent()) wake_.raise();
@@ -391,7 +397,8 @@ std::vector<std::string> ProcessGroup::State::wait(std::uint64_t number) {
     waited = put_off == put_off_ ? waited + 1 : 0;
     put_off = put_off_;
   }
-  if (waited >= patience) end_by({0, Error(ErrorCode::timeout, fmt::format("it sent nothing for {:g} s", patience))});
+  if (waited >= patience)
+    end_all_by({0, Error(ErrorCode::timeout, fmt::format("it sent nothing for {:g} s", patience))});
   if (results_.contains(number)) return std::move(results_.extract(number).mapped());
   rethrow();
 }

@@ -130,6 +130,19 @@ TEST_CASE("connection: a closed peer's last message is received, and messages to
   CHECK(receiver.flush());
 }
 
+TEST_CASE("connection: a send that fails ends the connection, but the peer's last message is received") {
+  int ends[2] = {-1, -1};
+  REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);  // which sends no long messages
+  Connection sender{FileHandle(ends[0])}, peer{FileHandle(ends[1])};
+  peer.send({Kind::bye, 3, "x"});
+  sender.send({Kind::give, 0, std::string(std::size_t{8} << 20, 'x')});
+  CHECK_FALSE(peer.read(100));
+  CHECK(sender.read(100));
+  const auto last = sender.next(100);
+  REQUIRE(last);
+  CHECK(last->number == 3);
+}
+
 TEST_CASE("connection: a flood of input is read in portions") {
   auto [from, to] = socket_pair();
   Connection receiver(std::move(to));

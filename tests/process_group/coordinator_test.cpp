@@ -386,6 +386,21 @@ TEST_CASE("coordinator: the first failure is passed on to all ranks, and later o
   }
 }
 
+TEST_CASE("coordinator: if rank 0 leaves without having joined, the other ranks fail") {
+  TimeOfCoordinator time;
+  GroupAddress address;
+  auto coordinator = std::make_unique<Coordinator>(listener_of(address), options_for(address, 2));
+  Peer second(address, 1, 2);
+  REQUIRE(second.next(Kind::accepted));
+  std::thread ending([&] { coordinator.reset(); });
+  const auto failure = second.next();
+  second.send({Kind::bye});
+  ending.join();
+  REQUIRE(failure);
+  CHECK(failure->kind == Kind::fail);
+  CHECK(to_sentence(parse_failure(failure->body)) == "rank 0 failed: it could not join its own group");
+}
+
 TEST_CASE("coordinator: the destructor waits for the last message of every rank") {
   TimeOfCoordinator time;
   GroupAddress address;

@@ -194,6 +194,18 @@ TEST_CASE("member: a rank ends its wait if rank 0 sends only roll calls") {
   exchanging.join();
   CHECK(calls == 6);
   CHECK(failure == "rank 0 failed: it sent nothing for 6 s");
+  CHECK(member.rank_0.next(Kind::fail));
+}
+
+TEST_CASE("member: a rank that can no longer receive reports that to the others") {
+  TimeOfWaits time;
+  Member member;
+  member.rank_0.stop_sending();
+  const std::string why = "the connection of rank 1 to rank 0 ended (was rank 0 killed?)";
+  CHECK_THROWS_WITH(member.group->exchange(""), why);
+  const auto report = member.rank_0.next(Kind::fail);
+  REQUIRE(report);
+  CHECK(to_sentence(process_group::parse_failure(report->body)) == why);
 }
 
 TEST_CASE("member: a failure of another rank raises the attached flags, now and later, and ends every wait") {

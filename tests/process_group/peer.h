@@ -32,6 +32,7 @@ class Peer {
                                            "name " + std::to_string(rank)}) {}
 
   void send(const Message& message) { connection_.send(message); }
+  void stop_sending() { ::shutdown(connection_.descriptor(), SHUT_WR); }
   // The next message; empty if the connection has ended, or if nothing arrives for a long time.
   std::optional<Message> next() {
     const auto begin = std::chrono::steady_clock::now();
