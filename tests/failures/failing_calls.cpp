@@ -20,6 +20,8 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <new>
+
 #include "support/nth_failure.h"
 
 namespace {
@@ -91,6 +93,20 @@ bool fails_to_allocate(std::size_t bytes, const char* call, const void* caller) 
 }
 
 }  // namespace
+
+#ifdef DP_OWN_NEW
+// The operator new of a sanitizer does not call malloc.
+template <typename... Alignment>
+void* allocate(const char* symbol, const void* caller, std::size_t bytes, Alignment... alignment) {
+  if (fails_to_allocate(bytes, "operator new", caller)) throw std::bad_alloc();
+  return reinterpret_cast<void* (*)(std::size_t, Alignment...)>(::dlsym(RTLD_NEXT, symbol))(bytes, alignment...);
+}
+void* operator new(std::size_t bytes) { return allocate("_Znwm", __builtin_return_address(0), bytes); }
+void* operator new[](std::size_t bytes) { return allocate("_Znam", __builtin_return_address(0), bytes); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  return allocate("_ZnwmSt11align_val_t", __builtin_return_address(0), bytes, alignment);
+}
+#endif
 
 // The next function of this name: libc's, or a sanitizer's.
 #define NEXT(name, ...)                                                                      \
