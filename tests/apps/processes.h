@@ -33,4 +33,11 @@ inline std::vector<pid_t> children_of(pid_t parent) {
   return found;
 }
 
+// Whether this process has a thread of that name.
+inline bool has_thread(const std::string& name) {
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+    if (read_text(entry.path() / "comm") == name + "\n") return true;
+  return false;
+}
+
 }  // namespace dp::test

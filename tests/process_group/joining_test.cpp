@@ -9,6 +9,7 @@
 #include <future>
 #include <set>
 
+#include "apps/processes.h"
 #include "engine/process_group/connection.h"
 #include "engine/process_group/coordinator.h"
 #include "engine/process_group/process_group_state.h"
@@ -445,7 +446,10 @@ TEST_CASE("process group: a program that listens on the port but is not rank 0 i
       ended = true;
     });
     FileHandle other = address.accepted();
-    if (closes) other.close();
+    if (closes) {
+      other.close();
+      REQUIRE(becomes([] { return !has_thread("messages"); }));  // the rank has seen the end of the connection
+    }
     time.pass(3, [&] { return ended.load(); });
     rank.join();
     CHECK_THAT(error,
