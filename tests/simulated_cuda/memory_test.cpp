@@ -1,4 +1,8 @@
 // Device and pinned host memory: allocation, queries, and which copies are refused.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <cstring>
 
 #include "simulated_cuda/device/launch.h"
@@ -29,6 +33,24 @@ struct PaddedNumbers {
 void read_nothing(PaddedNumbers) {}
 
 }  // namespace
+
+TEST_CASE("a SIGSEGV that a process sends itself reaches the previous handler") {
+  const FreshSimulation fresh;
+  for (const sighandler_t previous : {SIG_DFL, static_cast<sighandler_t>([](int) { ::_exit(7); })}) {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      ::signal(SIGSEGV, previous);
+      ok(cudaFree(allocate(1)));  // installs the simulation's handler
+      ::raise(SIGSEGV);
+      ::_exit(0);
+    }
+    int status = 0;
+    REQUIRE(::waitpid(child, &status, 0) == child);
+    CHECK((previous == SIG_DFL ? WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV
+                               : WIFEXITED(status) && WEXITSTATUS(status) == 7));
+  }
+}
 
 TEST_CASE("the padding of a kernel's parameter is not taken for half of a pointer") {
   const FreshSimulation fresh;

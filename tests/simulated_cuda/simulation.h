@@ -2,10 +2,13 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <map>
 #include <string>
 #include <vector>
+
+#include "support/nth_failure.h"
 
 namespace dp::simt {
 
@@ -75,6 +78,11 @@ struct Simulation {
 };
 
 Simulation& simulation();
+
+// The call that fails once: with cudaErrorUnknown, ncclInternalError. reset() sets it by DP_FAIL=fail:cuda:N,
+// fail:nccl:N.
+inline dp::test::NthFailure failing_cuda_call, failing_nccl_call;
+inline std::atomic<const char*> failed_call{""};  // the function that failed
 
 // Restores the defaults, which environment variables may change:
 // DP_SIMULATED_GPUS=4

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <string_view>
+#include <system_error>
 
 #include "dp/error.h"
 #include "kernels/comm/p2p/tree_sum.h"
@@ -47,6 +48,7 @@ void NcclLink::throw_end() {
 }
 
 void NcclLink::end(const std::string& reason) {
+  if (ended_) return;
   {
     const std::scoped_lock lock(mutex_);
     reason_ = reason;
@@ -69,16 +71,29 @@ void NcclLink::poll() {
     end("NCCL on " + to_string(device_) + " failed asynchronously: " + text_of(error));
 }
 
-NcclWatch::NcclWatch(std::vector<std::unique_ptr<NcclLink>> links)
-    : links_(std::move(links)), thread_([this] { watch(); }) {}
+NcclWatch::NcclWatch(std::vector<std::unique_ptr<NcclLink>> links) : links_(std::move(links)) {
+  try {
+    thread_ = std::thread([this] { watch(); });
+  } catch (const std::system_error& error) {
+    throw Error(ErrorCode::device, "the thread that watches NCCL could not be started (" + error.code().message() +
+                                       "); raise ulimit -u and -v");
+  }
+}
 
-NcclWatch::~NcclWatch() {
+NcclWatch::~NcclWatch() { stop(); }
+
+void NcclWatch::stop() {
   {
     const std::scoped_lock lock(mutex_);
     closing_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
+}
+
+void NcclWatch::end(const std::string& reason) {
+  stop();
+  for (const auto& link : links_) link->end(reason);
 }
 
 void NcclWatch::watch() {
@@ -390,7 +405,6 @@ void warm_up(const NcclApi& api, NcclWatch& watch, std::span<Context* const> con
         ended = true;
         return keep(api.group_end());
       }
-      contexts[i]->bind_thread();
       const cudaStream_t stream = of_cuda(*ranks[i].stream).native();
       watch.link(i).enter("warming up", [&](NcclComm comm) {
         calls(comm, first_rank + static_cast<int>(i), ranks[i], stream, keep);
@@ -406,29 +420,34 @@ void warm_up(const NcclApi& api, NcclWatch& watch, std::span<Context* const> con
     }
     check_nccl(api, first, "warming up");
   };
-  group([&](NcclComm comm, int, Rank& own, cudaStream_t stream, const auto& keep) {
-    void *const from = own.from->data(), *const to = own.to->data();
-    for (const NcclType type : kTypes) {
-      keep(api.broadcast(from, to, 1, type, 0, comm, stream));
-      keep(api.all_gather(from, to, 1, type, comm, stream));
-      if (type == NcclType::u8) continue;
-      keep(api.reduce(from, to, 1, type, NcclOp::sum, 0, comm, stream));
-      keep(api.all_reduce(from, to, 1, type, NcclOp::sum, comm, stream));
-      keep(api.reduce_scatter(from, to, 1, type, NcclOp::sum, comm, stream));
+  try {
+    group([&](NcclComm comm, int, Rank& own, cudaStream_t stream, const auto& keep) {
+      void *const from = own.from->data(), *const to = own.to->data();
+      for (const NcclType type : kTypes) {
+        keep(api.broadcast(from, to, 1, type, 0, comm, stream));
+        keep(api.all_gather(from, to, 1, type, comm, stream));
+        if (type == NcclType::u8) continue;
+        keep(api.reduce(from, to, 1, type, NcclOp::sum, 0, comm, stream));
+        keep(api.all_reduce(from, to, 1, type, NcclOp::sum, comm, stream));
+        keep(api.reduce_scatter(from, to, 1, type, NcclOp::sum, comm, stream));
+      }
+    });
+    // Every pair, for gather and scatter with any root.
+    group([&](NcclComm comm, int rank, Rank& own, cudaStream_t stream, const auto& keep) {
+      for (int peer = 0; peer < size; ++peer) {
+        if (peer == rank) continue;
+        keep(api.send(own.from->data(), 1, NcclType::u8, peer, comm, stream));
+        keep(api.receive(static_cast<std::byte*>(own.to->data()) + peer, 1, NcclType::u8, peer, comm, stream));
+      }
+    });
+    for (std::size_t i = 0; i < ranks.size(); ++i) {
+      contexts[i]->bind_thread();
+      ranks[i].stream->synchronize();
+      watch.link(i).check();
     }
-  });
-  // Every pair, for gather and scatter with any root.
-  group([&](NcclComm comm, int rank, Rank& own, cudaStream_t stream, const auto& keep) {
-    for (int peer = 0; peer < size; ++peer) {
-      if (peer == rank) continue;
-      keep(api.send(own.from->data(), 1, NcclType::u8, peer, comm, stream));
-      keep(api.receive(static_cast<std::byte*>(own.to->data()) + peer, 1, NcclType::u8, peer, comm, stream));
-    }
-  });
-  for (std::size_t i = 0; i < ranks.size(); ++i) {
-    contexts[i]->bind_thread();
-    ranks[i].stream->synchronize();
-    watch.link(i).check();
+  } catch (const std::exception& error) {
+    watch.end(error.what());  // otherwise a rank's kernels may wait forever for another rank, and its stream for them
+    throw;
   }
 }
 
@@ -456,13 +475,23 @@ std::vector<std::unique_ptr<Communicator>> make_nccl_communicators(std::span<Con
   check_nccl(api, api.get_unique_id(&id), "starting");
   std::vector<NcclComm> comms(contexts.size());
   check_nccl(api, api.group_start(), "creating communicators");
-  NcclResult first = NcclResult::success;
-  for (int rank = 0; rank < size && first == NcclResult::success; ++rank) {
-    bind_device(devices[static_cast<std::size_t>(rank)]);
-    first = api.comm_init_rank(&comms[static_cast<std::size_t>(rank)], size, id, rank);
+  bool open = true;
+  try {
+    for (int rank = 0; rank < size; ++rank) {
+      bind_device(devices[static_cast<std::size_t>(rank)]);
+      check_nccl(api, api.comm_init_rank(&comms[static_cast<std::size_t>(rank)], size, id, rank),
+                 "creating communicators");
+    }
+    open = false;
+    check_nccl(api, api.group_end(), "creating communicators");
+  } catch (...) {
+    NcclComm none = nullptr;
+    if (open) api.comm_init_rank(&none, size, id, -1);  // invalid, so that the group's end waits for no rank
+    if (open) api.group_end();
+    for (const NcclComm comm : comms)
+      if (comm != nullptr) api.comm_abort(comm);
+    throw;
   }
-  const NcclResult last = api.group_end();
-  check_nccl(api, first != NcclResult::success ? first : last, "creating communicators");
 
   std::vector<std::unique_ptr<NcclLink>> links;
   for (std::size_t rank = 0; rank < contexts.size(); ++rank)

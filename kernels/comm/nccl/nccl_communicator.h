@@ -57,6 +57,7 @@ class NcclLink final : public Guard {
 
   // Called by the watcher.
   void poll();
+  void end(const std::string& reason);  // aborts the communicator; empty: the abort flag was set
 
  private:
   struct Leaving {
@@ -64,7 +65,6 @@ class NcclLink final : public Guard {
     std::atomic<bool>& inside;
   };
   bool aborted() const { return abort_ != nullptr && abort_->load(std::memory_order_relaxed); }
-  void end(const std::string& reason);  // empty: the abort flag was set
   [[noreturn]] void throw_end();
   [[noreturn]] void fail(const char* what, NcclResult result);
   std::string text_of(NcclResult result) const;
@@ -88,9 +88,11 @@ class NcclWatch {
   NcclWatch& operator=(const NcclWatch&) = delete;
 
   NcclLink& link(std::size_t number) { return *links_[number]; }
+  void end(const std::string& reason);  // ends all links; call it outside NCCL
 
  private:
   void watch();
+  void stop();
 
   const std::vector<std::unique_ptr<NcclLink>> links_;
   std::mutex mutex_;

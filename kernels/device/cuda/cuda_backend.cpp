@@ -103,6 +103,7 @@ class CudaBackend final : public Backend {
  private:
   void require_device(const Device& device) const {
     const DeviceProbe found = probe();
+    if (found.count == 0) throw Error(ErrorCode::device, to_string(device) + " cannot be used: " + found.reason);
     if (device.index < 0 || device.index >= found.count)
       throw Error(ErrorCode::usage,
                   to_string(device) + " does not exist: there " +

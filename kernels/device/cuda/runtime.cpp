@@ -123,10 +123,12 @@ DeviceMemory device_memory(std::size_t bytes) {
 
 DeviceMemory zeroed_counters(unsigned count) {
   int device = 0;
-  if (cudaGetDevice(&device) != cudaSuccess) {
+  const cudaError_t error = cudaGetDevice(&device);
+  if (error == cudaErrorNoDevice || error == cudaErrorInsufficientDriver) {
     cudaGetLastError();
     return {};
   }
+  check(error, "reading the current device");
   DeviceMemory memory = device_memory(count * sizeof(unsigned));
   const StreamHandle stream = make_stream_handle();
   check(cudaMemsetAsync(memory.get(), 0, count * sizeof(unsigned), stream.get()), "clearing new memory");

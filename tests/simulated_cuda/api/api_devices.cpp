@@ -19,6 +19,7 @@ bool exists(int index) { return index >= 0 && index < simulation().devices; }
 }  // namespace
 
 cudaError_t cudaGetDeviceCount(int* count) {
+  if (const cudaError_t error = injected_error()) return error;
   *count = simulation().devices;
   return *count == 0 ? failed(cudaErrorNoDevice) : cudaSuccess;
 }
@@ -30,6 +31,7 @@ cudaError_t cudaSetDevice(int index) {
 }
 
 cudaError_t cudaGetDevice(int* index) {
+  if (const cudaError_t error = injected_error()) return error;
   if (simulation().devices == 0) return failed(cudaErrorNoDevice);
   *index = current_device();
   return cudaSuccess;
@@ -43,6 +45,7 @@ cudaError_t cudaDeviceSynchronize() {
 }
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int from, int to) {
+  if (const cudaError_t error = injected_error()) return error;
   if (!exists(from) || !exists(to)) return failed(cudaErrorInvalidDevice);
   *can = from != to && simulation().peers[from][to] != Peer::none;
   return cudaSuccess;
@@ -55,8 +58,8 @@ cudaError_t cudaDeviceEnablePeerAccess(int to, unsigned int flags) {
   if (flags != 0) return failed(cudaErrorInvalidValue);
   if (simulation().peers[from][to] == Peer::none) return failed(cudaErrorPeerAccessUnsupported);
   while (simulation().peers[from][to] == Peer::hangs) std::this_thread::sleep_for(std::chrono::seconds(1));
-  if (device(from).reaches[to].exchange(true)) return failed(cudaErrorPeerAccessAlreadyEnabled);
-  return sticky_error(from);
+  if (const cudaError_t error = sticky_error(from)) return error;
+  return device(from).reaches[to].exchange(true) ? failed(cudaErrorPeerAccessAlreadyEnabled) : cudaSuccess;
 }
 
 cudaError_t cudaDeviceDisablePeerAccess(int to) {
@@ -68,6 +71,7 @@ cudaError_t cudaDeviceDisablePeerAccess(int to) {
 }
 
 cudaError_t cudaDeviceGetPCIBusId(char* text, int length, int index) {
+  if (const cudaError_t error = injected_error()) return error;
   if (!exists(index)) return failed(cudaErrorInvalidDevice);
   std::snprintf(text, length, "0000:%02x:00.0", index + 1);
   return cudaSuccess;

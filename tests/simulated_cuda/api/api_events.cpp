@@ -56,7 +56,7 @@ cudaError_t cudaEventRecord(cudaEvent_t handle, cudaStream_t stream_handle) {
                    "an event of " + device_name(event->device) + " on " + stream->name());
   announce_write(&event->token, 1);
   cudaError_t result = cudaSuccess;
-  if (record_captured(*stream, *event, result)) return result;
+  if (record_captured(*stream, *event, result)) return result != cudaSuccess ? result : injected_error();
   // Without the lock: if the stream's queue is full, its thread may have to record this event to free a slot.
   const std::uint64_t position = stream->enqueue(RecordWork{event});
   const QuietLock lock(event->mutex);
@@ -84,7 +84,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream_handle, cudaEvent_t handle, 
   if (event->device != stream->device()) log_exchange();
   cudaError_t result = cudaSuccess;
   announce_read(&event->token, 1);
-  if (wait_captured(*stream, *event, result)) return result;
+  if (wait_captured(*stream, *event, result)) return result != cudaSuccess ? result : injected_error();
   const Place place = latest(*event);
   if (place.stream != nullptr) stream->enqueue(WaitWork{place.stream, place.position, event});
   return sticky_error(stream->device());

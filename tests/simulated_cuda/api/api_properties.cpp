@@ -14,6 +14,7 @@ constexpr int kMultiprocessors = 4, kThreadsPerMultiprocessor = 2048, kRegisters
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int index) {
+  if (const cudaError_t error = dp::simt::injected_error()) return error;
   if (index < 0 || index >= simulation().devices) return failed(cudaErrorInvalidDevice);
   *properties = {};
   const auto& visible = simulation().visible;

@@ -24,6 +24,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned int flags) 
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* lowest, int* highest) {
+  if (const cudaError_t error = injected_error()) return error;
   *lowest = kLowestPriority;
   *highest = kHighestPriority;
   return cudaSuccess;

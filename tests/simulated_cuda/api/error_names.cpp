@@ -47,6 +47,7 @@ constexpr std::array kNames{
               "too many resources requested for launch"},
     ErrorName{cudaErrorMisalignedAddress, "cudaErrorMisalignedAddress", "misaligned address"},
     ErrorName{cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
+    ErrorName{cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
 
 const ErrorName* find(cudaError_t error) {

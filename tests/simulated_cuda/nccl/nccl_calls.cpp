@@ -24,8 +24,16 @@ struct Pending {
   cudaStream_t stream;
   NcclCall call;
 };
-thread_local int depth = 0;  // nesting depth of groups
+thread_local int depth = 0;                 // nesting depth of groups
+thread_local bool call_has_failed = false;  // in this group, which then launches nothing
 thread_local std::vector<Pending> pending;
+
+// Whether fault injection makes this call fail.
+bool is_to_fail(const char* function = __builtin_FUNCTION()) {
+  if (!failing_nccl_call.now()) return false;
+  failed_call = function;
+  return call_has_failed = true;
+}
 
 std::string text_of(const std::vector<NcclCall>& calls) {
   std::string text;
@@ -117,6 +125,7 @@ bool connect_all(const CallsOfRanks& calls) {
 }
 
 NcclResult call(Comm comm, cudaStream_t stream, const NcclCall& one) {
+  if (is_to_fail(to_string(one.kind))) return NcclResult::internal_error;
   if (depth == 0) return connect_all({{comm, {one}}}) ? launch(comm, stream, {one}) : NcclResult::remote_error;
   pending.push_back({comm, stream, one});
   return NcclResult::success;
@@ -128,6 +137,7 @@ NcclResult get_version(int* version) {
 }
 
 NcclResult get_unique_id(NcclId* id) {
+  if (is_to_fail()) return NcclResult::internal_error;
   NcclState& state = nccl_state();
   const QuietLock lock(state.mutex);
   state.groups.push_back(std::make_unique<NcclGroup>());
@@ -139,6 +149,11 @@ NcclResult get_unique_id(NcclId* id) {
 
 NcclResult comm_init_rank(Comm* comm, int ranks, NcclId id, int rank) {
   may_block("ncclCommInitRank");
+  if (is_to_fail()) return NcclResult::internal_error;
+  if (rank < 0 || rank >= ranks) {
+    call_has_failed = true;
+    return NcclResult::invalid_argument;
+  }
   NcclState& state = nccl_state();
   const QuietLock lock(state.mutex);
   NcclGroup& group = *state.groups.at(static_cast<unsigned char>(id.bytes[0]) - 1u);
@@ -195,6 +210,7 @@ NcclResult comm_abort(Comm comm) {
 }
 
 NcclResult comm_get_async_error(Comm comm, NcclResult* error) {
+  if (is_to_fail()) return NcclResult::internal_error;
   const QuietLock lock(nccl_state().mutex);
   *error = comm->error;
   return NcclResult::success;
@@ -240,11 +256,16 @@ bool connect_pending() {
 }
 
 NcclResult group_start() {
-  ++depth;
+  if (is_to_fail()) return NcclResult::internal_error;
+  if (depth++ == 0) call_has_failed = false;
   return NcclResult::success;
 }
 NcclResult group_end() {
   if (--depth > 0) return NcclResult::success;
+  if (is_to_fail() || call_has_failed) {
+    pending.clear();
+    return NcclResult::internal_error;
+  }
   if (!connect_pending()) {
     pending.clear();
     return NcclResult::remote_error;
@@ -257,7 +278,10 @@ NcclResult group_end() {
       if (one.comm == comm) calls.push_back(one.call);
       return one.comm == comm;
     });
-    if (const NcclResult result = launch(comm, stream, std::move(calls)); result != NcclResult::success) return result;
+    if (const NcclResult result = launch(comm, stream, std::move(calls)); result != NcclResult::success) {
+      pending.clear();
+      return result;
+    }
   }
   return NcclResult::success;
 }

@@ -54,7 +54,16 @@ cudaError_t misused(cudaError_t error, const std::string& call, const std::strin
   return unreported(error);
 }
 
-cudaError_t sticky_error(int index) { return unreported(device(index).sticky); }
+cudaError_t injected_error(const char* call) {
+  if (!failing_cuda_call.now()) return cudaSuccess;
+  failed_call = call;
+  return unreported(cudaErrorUnknown);
+}
+
+cudaError_t sticky_error(int index, const char* call) {
+  const cudaError_t injected = injected_error(call), sticky = device(index).sticky;
+  return sticky != cudaSuccess ? unreported(sticky) : injected;
+}
 
 void report(const std::string& text) {
   static const int registered = std::atexit(fail_at_exit);

@@ -18,7 +18,9 @@ cudaError_t failed(cudaError_t error, const char* call = __builtin_FUNCTION());
 cudaError_t misused(cudaError_t error, const std::string& call, const std::string& what);
 // Does not report: for failures that a control asked for, and for consequences of an error that has been reported.
 cudaError_t unreported(cudaError_t error);
-cudaError_t sticky_error(int device);  // the error of a device that has failed; the failure itself has been reported
+cudaError_t injected_error(const char* call = __builtin_FUNCTION());  // if this call is failing_cuda_call's
+// The error of a device that has failed, and whose failure has been reported; otherwise the injected error.
+cudaError_t sticky_error(int device, const char* call = __builtin_FUNCTION());
 
 // Prints an error and stores it for take_reports(). Each text once.
 void report(const std::string& text);

@@ -56,6 +56,11 @@ void describe_place(Line& line, int owner, const void* address) {
 }
 
 void on_fault(int, siginfo_t* info, void*) {
+  if (info->si_code <= 0) {  // sent by a process
+    sigaction(SIGSEGV, &before, nullptr);
+    raise(SIGSEGV);  // delivered when this handler returns
+    return;
+  }
   const void* const address = info->si_addr;
   Line line;
   line.add("simulated CUDA: ");

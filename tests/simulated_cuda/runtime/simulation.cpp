@@ -89,6 +89,8 @@ Simulation from_environment() {
     made.resident_blocks = static_cast<unsigned>(std::max(std::atoi(blocks), 1));
   choose<MmaSums>("DP_SIMULATED_MMA", made.mma_sums,
                   {{"as_measured", MmaSums::as_measured}, {"in_order", MmaSums::in_order}});
+  failing_cuda_call.arm(dp::test::nth_to_fail("cuda"));
+  failing_nccl_call.arm(dp::test::nth_to_fail("nccl"));
   return made;
 }
 

@@ -259,6 +259,8 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
   std::erase(captures().running, capture);
   std::unique_ptr<Graph> made = std::move(capture->graph);  // events may keep the capture alive for long
   if (capture->invalid) return unreported(cudaErrorStreamCaptureInvalidated);
+  if (const cudaError_t error = injected_error()) return error;
+  if (!joined && *failed_call.load() != '\0') return unreported(cudaErrorStreamCaptureUnjoined);  // a consequence
   if (!joined)
     return misused(cudaErrorStreamCaptureUnjoined, "cudaStreamEndCapture",
                    "another stream that joined the capture is not waited for by " + stream->name());
@@ -268,6 +270,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
 }
 
 cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  if (const cudaError_t error = injected_error()) return error;
   Stream* const stream = as_stream(handle, "cudaStreamIsCapturing");
   if (stream == nullptr) return cudaErrorInvalidResourceHandle;
   const std::shared_ptr<Capture> capture = stream->capture();

@@ -111,6 +111,7 @@ bool is_to_fail(int& countdown) { return countdown > 0 && --countdown == 0; }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
   if (graph == nullptr) return failed(cudaErrorInvalidValue);
   if (any_stream_works()) may_block("cudaGraphInstantiate");
+  if (const cudaError_t error = injected_error()) return error;
   if (is_to_fail(simulation().fail_instantiate)) return unreported(cudaErrorMemoryAllocation);
   auto* const made = new GraphExec(*reinterpret_cast<const Graph*>(graph));
   *exec = reinterpret_cast<cudaGraphExec_t>(made);
@@ -140,6 +141,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
 cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
   if (graph == nullptr || nodes != nullptr)
     return failed(cudaErrorInvalidValue);  // returning the nodes is not supported
+  if (const cudaError_t error = injected_error()) return error;
   *count = reinterpret_cast<const Graph*>(graph)->nodes.size();
   return cudaSuccess;
 }
