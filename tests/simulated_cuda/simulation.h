@@ -45,7 +45,7 @@ struct FailingKernel {
 // Change it only while no operation runs. Injected failures are not reported.
 struct Simulation {
   int devices = 1;
-  std::vector<int> visible;  // the number of each device, if CUDA_VISIBLE_DEVICES has UUIDs
+  std::vector<int> visible;                          // the number of each device, if CUDA_VISIBLE_DEVICES has UUIDs
   std::size_t device_memory = std::size_t{1} << 30;  // per device, in bytes
   int compute_capability = 90;
   int compiled_for = 90;                    // of the kernels' code; at most the device's is used
