@@ -125,12 +125,12 @@ class DataParallel {
   const Model& model() const;
   // Every automatic choice is resolved, except graphs: see graphs_choice().
   const DataParallelOptions& options() const;
-  int size() const;                               // devices of all ranks: replicas, or stages of replicas
-  std::vector<std::string> device_names() const;  // of each of them; with host names if there are several hosts
+  int size() const;                                    // devices of all ranks: replicas, or stages of replicas
+  std::vector<std::string> device_names() const;       // of each of them; with host names if there are several hosts
   std::vector<std::string> device_identities() const;  // of each of them: the UUID of a GPU; empty for a CPU
-  std::string communicator() const;               // name, and the GPU pairs that it connects through the host
-  Choice communicator_choice() const;             // "host", "p2p", "nccl", "mpi"
-  std::string threads_notice() const;             // the limit that reduces the threads per replica, or empty
+  std::string communicator() const;                    // name, and the GPU pairs that it connects through the host
+  Choice communicator_choice() const;                  // "host", "p2p", "nccl", "mpi"
+  std::string threads_notice() const;                  // the limit that reduces the threads per replica, or empty
   Choice graphs_choice() const;  // "none", "one per replica", "one of all replicas"; changes if a capture fails
   // One line: the stages, how evenly they share the work, and the share of the time in which they are idle because of
   // the schedule, for stages of equal time. Empty without a pipeline.
