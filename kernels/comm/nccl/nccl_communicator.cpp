@@ -19,6 +19,12 @@ namespace {
 
 constexpr std::chrono::milliseconds kPause{100};
 
+// If a CUDA call has failed, its error is the cause; NCCL's result only says that one did.
+std::string device_error() {
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? std::string() : "; the device: " + describe(error);
+}
+
 }  // namespace
 
 NcclLink::~NcclLink() {
@@ -34,11 +40,9 @@ std::string NcclLink::text_of(NcclResult result) const {
   return text;
 }
 
-// If the device has failed, its error is the cause; NCCL's result only says that a CUDA call failed.
 void NcclLink::fail(const char* what, NcclResult result) {
-  std::string text = "NCCL on " + to_string(device_) + ": " + what + " failed: " + text_of(result);
-  if (const cudaError_t error = cudaPeekAtLastError(); error != cudaSuccess) text += "; the device: " + describe(error);
-  throw Error(ErrorCode::device, text);
+  throw Error(ErrorCode::device,
+              "NCCL on " + to_string(device_) + ": " + what + " failed: " + text_of(result) + device_error());
 }
 
 void NcclLink::throw_end() {
@@ -316,7 +320,8 @@ const NcclApi& library() {
 
 void check_nccl(const NcclApi& api, NcclResult result, const char* what) {
   if (result != NcclResult::success)
-    throw Error(ErrorCode::device, std::string("NCCL: ") + what + " failed: " + api.get_error_string(result));
+    throw Error(ErrorCode::device,
+                std::string("NCCL: ") + what + " failed: " + api.get_error_string(result) + device_error());
 }
 
 // NCCL's own switch for several ranks on one GPU. It exists since 2.30 (NCCL user guide, "Environment Variables").
