@@ -314,9 +314,11 @@ void ProcessGroup::State::read() {
 void ProcessGroup::State::lose(bool closed) {
   const std::scoped_lock lock(mutex_);
   if (leaving_ || failure_) return;
-  const std::string ended = fmt::format("the connection of rank {} to rank 0 ended (was rank 0 killed?)", options.rank);
+  const std::string lost =
+      options.rank == 0 ? "rank 0 lost the connection to itself"
+                        : fmt::format("rank {} lost its connection to rank 0 (was rank 0 killed?)", options.rank);
   if (accepted_ || welcome_)
-    end_all_by({Failure::kNobody, Error(ErrorCode::device, ended)});
+    end_all_by({Failure::kNobody, Error(ErrorCode::device, lost)});
   else if (closed)
     dropped_ = true;
   else

@@ -201,7 +201,7 @@ TEST_CASE("member: a rank that can no longer receive reports that to the others"
   TimeOfWaits time;
   Member member;
   member.rank_0.stop_sending();
-  const std::string why = "the connection of rank 1 to rank 0 ended (was rank 0 killed?)";
+  const std::string why = "rank 1 lost its connection to rank 0 (was rank 0 killed?)";
   CHECK_THROWS_WITH(member.group->exchange(""), why);
   const auto report = member.rank_0.next(Kind::fail);
   REQUIRE(report);
