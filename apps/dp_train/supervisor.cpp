@@ -173,8 +173,7 @@ class Supervisor {
     if (child_ < 0) throw dp::Error(dp::ErrorCode::device, std::string("cannot fork: ") + std::strerror(errno));
   }
 
-  // Chooses the GPUs of the next child: those with which the run began, without those that no longer work. If none
-  // works, the child tries all of them.
+  // Chooses the GPUs of the next child: all GPUs of the run that still work. If none works, the child tries all.
   void choose_gpus() {
     if (dp::LastStart last = dp::last_start(folder_); gpus_.empty() && last.starts > earlier_starts_)
       gpus_ = std::move(last.gpus);
@@ -199,8 +198,8 @@ class Supervisor {
   // Whether a signal ends what is done now.
   bool is_ended() const { return ended_ ? cancelled_ : stop_ != 0; }
 
-  // Runs a program in its own process group. Kills the group when a signal arrives or the time is over. Returns what
-  // went wrong.
+  // Runs a program in its own process group. Kills the group when a signal arrives or the time is over. Returns the
+  // fault, or an empty text.
   std::string run_limited(Starts what, std::vector<std::string> words, const Variables& variables) {
     if (is_ended()) return "";
     std::vector<char*> pointers;

@@ -26,11 +26,11 @@ bool needs_supervisor(const Command& command);
 // of the last child.
 int supervise(const Command& command, char* const* argv);
 
-// In the child: sets the run folder that the supervisor has chosen. After a restart, --resume auto and the GPUs that
-// still work.
+// In the child: sets the run folder chosen by the supervisor. After a restart it also sets --resume auto, and with
+// --elastic the GPUs.
 void obey_supervisor(std::map<std::string, dp::OptionValue>& given);
 
-// Whether this process was restarted with --elastic and trains on the GPUs that the supervisor has made visible.
+// Whether the supervisor chose the visible GPUs: after a restart with --elastic.
 bool may_leave_out_gpus();
 
 // Whether a child that ended with this status is restarted. 128 + n: signal n ended it.

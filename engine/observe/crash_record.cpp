@@ -231,7 +231,8 @@ const char* name_of(int number) {
 void handle(int number, siginfo_t* info, void*) {
   const pid_t self = ::gettid();
   int other = 0;
-  // Another thread may write a record. After a crash it ends the process, after a stall this thread goes on.
+  // Waits while another thread writes a record. After a crash that thread ends the process. After a stall this one goes
+  // on.
   while (!recording.compare_exchange_strong(other, self) && other != self) other = 0, ::nanosleep(&kNap, nullptr);
   if (other != self) {
     const bool exception = number == SIGABRT && uncaught.front() != '\0';

@@ -55,7 +55,7 @@ struct ProcessGroup::State final : kernels::Rendezvous {
   void take(const process_group::Message& message);
   process_group::Failure not_rank_0(ErrorCode code, const std::string& what) const;
   void end_by(const process_group::Failure& failure);  // requires mutex_
-  // For failures that rank 0 has not sent. Reports them: the other ranks may be able to receive. Requires mutex_.
+  // The same, and reports the failure to the other ranks. For failures that rank 0 has not sent. Requires mutex_.
   void end_all_by(const process_group::Failure& failure);
   void send(const process_group::Message& message);
   [[noreturn]] void rethrow() const;

@@ -70,7 +70,7 @@ struct ModelSetup {
   }
 
   // The options of a stage's plan, without PlanOptions::input. `gathers_logits`: the master gathers the logits of all
-  // replicas. Then, and if a failpoint plants NaN, the op that computes the logits does not compute the loss too.
+  // replicas. If it does, or if a failpoint plants NaN, one op computes the logits and another one the loss.
   PlanOptions plan_options(int stage, std::int64_t rows, bool training, bool accumulate, bool gathers_logits) const {
     return {.batch = rows,
             .training = training,

@@ -220,8 +220,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual DeviceProbe probe() const = 0;
-  // Which device it is, whatever its index: a GPU's UUID as nvidia-smi prints it. Empty for the host. Creates no
-  // context.
+  // The UUID of a GPU, as nvidia-smi prints it; indices may change. Empty for the host. Creates no context.
   virtual std::string identity(Device) const { return {}; }
   virtual std::unique_ptr<Context> open(Device device, const ContextOptions& options) = 0;
   // Returns one handle per context, in rank order. All contexts must belong to this backend. Error(usage) for an

@@ -72,7 +72,7 @@ std::string undisturbed(const Words& arguments) {
 
 }  // namespace
 
-TEST_CASE("elastic: a run goes on without a lost GPU, to the bits of an undisturbed run") {
+TEST_CASE("elastic: a run continues without a lost GPU and ends with the same bits") {
   struct Case {
     Words arguments;
     std::vector<std::string> gpus;

@@ -15,7 +15,7 @@ struct Run {
   std::vector<NamedTensor> weights;
 };
 
-// An eager step, one that captures a graph, one that launches it.
+// Trains three steps: the first eagerly, the second while it captures a graph, the third by launching the graph.
 Run run(const DataParallelOptions& options) {
   ModelBuilder m("tiny", Shape{2, 6, 6});
   const auto x = m.relu(m.conv2d("conv", m.input(), {.out_channels = 3, .kernel = 3}));
@@ -36,8 +36,8 @@ Run run(const DataParallelOptions& options) {
   return made;
 }
 
-// Trains with each call in turn failing: every `stride`-th, at most `most`. Each run ends with an error that names the
-// failure, or with the weights of an undisturbed run. So does a later run of the process.
+// Trains again and again. In each run another call fails: every `stride`-th call, in at most `most` runs. A run must
+// end with an error that names the failure, or with the weights of an undisturbed run.
 void fail_each(Kind kind, const DataParallelOptions& options, int stride = 1, int most = 1 << 20) {
   SimulatedGpus machine(2);
   simt::simulation().protect_memory = simt::simulation().delays = false;  // faster

@@ -79,14 +79,14 @@ struct Simulation {
 
 Simulation& simulation();
 
-// The call that fails once: with cudaErrorUnknown, ncclInternalError. reset() sets it by DP_FAIL=fail:cuda:N,
-// fail:nccl:N.
+// Each makes one call fail: CUDA's with cudaErrorUnknown, NCCL's with ncclInternalError. reset() reads
+// DP_FAIL=fail:cuda:N and DP_FAIL=fail:nccl:N.
 inline dp::test::NthFailure failing_cuda_call, failing_nccl_call;
 inline std::atomic<const char*> failed_call{""};  // the function that failed
 
 // Restores the defaults, which environment variables may change:
 // DP_SIMULATED_GPUS=4
-// DP_SIMULATED_LOST=/tmp/lost, a file with the numbers of devices that are gone
+// DP_SIMULATED_LOST=/tmp/lost, a file with the numbers of lost devices
 // CUDA_VISIBLE_DEVICES=GPU-..., UUIDs
 // DP_SIMULATED_PEERS=all|none|corrupts|hangs, optionally followed by exceptions from-to (all,0-1=hangs,2-0=corrupts)
 // DP_SIMULATED_ORDER=forward|reverse|random

@@ -1,4 +1,4 @@
-// The data sets that dp_train fetch downloads, and the programs that are installed with dp_train.
+// Data sets for dp_train fetch. Paths of the programs installed with dp_train.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct FetchOptions {
   int patience = 30;                    // seconds, see Download
 };
 
-// The path of a program that is beside this one or in ../lib/dp. Empty if there is none.
+// Looks for a program in this program's folder, then in ../lib/dp. Returns its path, or an empty text.
 std::string program_beside(const std::string& name);
 
 // The path of dp_fetch, which also sends --webhook. Error(usage) if this build has none. The message begins with `user`

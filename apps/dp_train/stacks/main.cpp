@@ -71,8 +71,8 @@ std::string describe(Dwfl* process, Dwarf_Addr at) {
 int add_frame(Dwfl_Frame* frame, void* to) {
   Stacks& stacks = *static_cast<Stacks*>(to);
   Dwarf_Addr at = 0;
-  // True for the innermost frame, a signal's trampoline and the frame that it interrupted. Otherwise the address is one
-  // instruction too far.
+  // True for the innermost frame, a signal's trampoline and the interrupted frame. Other frames have the address of
+  // the next instruction.
   bool interrupted = false;
   if (!::dwfl_frame_pc(frame, &at, &interrupted)) return DWARF_CB_ABORT;
   std::vector<std::string>& frames = stacks.threads.back().frames;

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kPause{100};
 
-// If a CUDA call has failed, its error is the cause; NCCL's result only says that one did.
+// NCCL's result says only that a CUDA call failed. This is the error of that call.
 std::string device_error() {
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? std::string() : "; the device: " + describe(error);

@@ -19,7 +19,7 @@ cudaError_t misused(cudaError_t error, const std::string& call, const std::strin
 // Does not report: for failures that a control asked for, and for consequences of an error that has been reported.
 cudaError_t unreported(cudaError_t error);
 cudaError_t injected_error(const char* call = __builtin_FUNCTION());  // if this call is failing_cuda_call's
-// The error of a device that has failed, and whose failure has been reported; otherwise the injected error.
+// The error of a failed device. Otherwise the injected error. Does not report.
 cudaError_t sticky_error(int device, const char* call = __builtin_FUNCTION());
 
 // Prints an error and stores it for take_reports(). Each text once.

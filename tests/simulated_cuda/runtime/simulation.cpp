@@ -49,8 +49,7 @@ void choose_peers(const char* variable, Simulation& made) {
   }
 }
 
-// The devices that are left, in the order of CUDA_VISIBLE_DEVICES. As in CUDA, a device that does not exist hides those
-// after it.
+// Lists the remaining devices in the order of CUDA_VISIBLE_DEVICES. As in CUDA, a missing device hides those after it.
 void choose_visible(Simulation& made) {
   const char* const lost_file = std::getenv("DP_SIMULATED_LOST");
   const char* const chosen = std::getenv("CUDA_VISIBLE_DEVICES");
