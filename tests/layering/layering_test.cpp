@@ -1,8 +1,13 @@
 // The source tree obeys the laws, and each law detects a planted violation.
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
+#include <regex>
+#include <set>
+#include <sstream>
 
 #include "layering/laws.h"
 #include "support/catch.h"
@@ -26,11 +31,15 @@ std::vector<std::string> found(Law law, const std::map<std::string, std::string>
 
 using Where = std::vector<std::string>;
 
-void check_tree(Law law) {
+const std::vector<SourceFile>& tree() {
   static const std::vector<SourceFile> files = dp::test::read_tree(DP_SOURCE_DIR);
   REQUIRE(files.size() > 40);
+  return files;
+}
+
+void check_tree(Law law) {
   std::string report;
-  for (const Violation& violation : law(files)) report += violation.where + ": " + violation.what + "\n";
+  for (const Violation& violation : law(tree())) report += violation.where + ": " + violation.what + "\n";
   INFO(report);
   CHECK(report.empty());
 }
@@ -39,6 +48,81 @@ void check_tree(Law law) {
 const std::string kDeviceCode = "__CUDA_ARCH__";
 std::string conditional(const std::string& macro, const std::string& body = "") {
   return "#ifdef " + macro + "\n" + body + "#endif\n";
+}
+
+struct NamedTest {
+  std::string title, tags, source;  // source: the name of the file
+};
+
+// The macros at the start of a line with a title: TEST_CASE, or one that defines several cases, to whose titles Catch2
+// adds a number.
+std::vector<NamedTest> named_tests(const std::vector<SourceFile>& files) {
+  static const std::regex macro(R"re(([A-Z_]+)\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)(?:,\s*"([^"]*)")?)re");
+  static const std::regex joint(R"re("\s*")re"), start(R"re(^[A-Z_]+\()re");
+  std::vector<NamedTest> tests;
+  for (const SourceFile& file : files)
+    for (std::size_t i = 0; file.in("tests") && i < file.code.size(); ++i) {
+      if (!std::regex_search(file.code[i], start)) continue;
+      std::string text;
+      for (std::size_t k = i; k < std::min(i + 4, file.lines.size()); ++k) text += file.lines[k] + '\n';
+      std::smatch match;
+      if (!std::regex_search(text, match, macro, std::regex_constants::match_continuous)) continue;
+      std::string title = std::regex_replace(match[2].str(), joint, "");
+      title = title.substr(1, title.rfind('"') - 1) + (match[1] == "TEST_CASE" ? "" : " - 1");
+      tests.push_back({title, match[3], file.path.substr(file.path.rfind('/') + 1)});
+    }
+  return tests;
+}
+
+// The names of the source files of each program, as the calls of dp_add_test list them.
+std::map<std::string, std::set<std::string>> program_sources(const std::vector<SourceFile>& files) {
+  static const std::regex call(R"re(dp_add_(?:simulated_)?test\((\w+)([^)]*))re");
+  std::map<std::string, std::set<std::string>> sources;
+  for (const SourceFile& file : files) {
+    if (!file.path.ends_with("CMakeLists.txt")) continue;
+    std::string text;
+    for (const std::string& line : file.lines) text += line + '\n';
+    for (std::sregex_iterator it(text.begin(), text.end(), call), end; it != end; ++it) {
+      std::istringstream words((*it)[2].str());
+      for (std::string word; words >> word;) sources[(*it)[1]].insert(word.substr(word.rfind('/') + 1));
+    }
+  }
+  return sources;
+}
+
+// A filter of Catch2: "[tag]", or a title with * at its begin or end.
+bool selects(std::string filter, const NamedTest& test) {
+  if (filter.starts_with('[')) return test.tags.find(filter) != std::string::npos;
+  const bool from_any = filter.starts_with('*'), to_any = filter.ends_with('*');
+  if (to_any) filter.pop_back();
+  if (from_any && to_any) return test.title.find(filter.substr(1)) != std::string::npos;
+  if (from_any) return test.title.ends_with(filter.substr(1));
+  return to_any ? test.title.starts_with(filter) : test.title == filter;
+}
+
+// The commands in the tables of a page, `test_program "filter,filter"`, with a filter that selects no test of the
+// program.
+std::vector<std::string> empty_commands(const std::string& page, const std::vector<SourceFile>& files) {
+  static const std::regex command(R"re(`(test_[^`]*)`)re"), parts(R"re(test_(\w+) "([^"]+)")re");
+  const std::vector<NamedTest> tests = named_tests(files);
+  auto sources = program_sources(files);
+  const auto selects_some = [&](const std::string& text) {
+    std::smatch part;
+    if (!std::regex_match(text, part, parts)) return false;
+    std::istringstream filters(part[2].str());
+    for (std::string filter; std::getline(filters, filter, ',');)
+      if (std::none_of(tests.begin(), tests.end(), [&](const NamedTest& test) {
+            return selects(filter, test) && sources[part[1]].contains(test.source);
+          }))
+        return false;
+    return true;
+  };
+  std::vector<std::string> empty;
+  std::istringstream lines(page);
+  for (std::string line; std::getline(lines, line);)
+    for (std::sregex_iterator it(line.begin(), line.end(), command), end; line.starts_with('|') && it != end; ++it)
+      if (!selects_some((*it)[1])) empty.push_back((*it)[1]);
+  return empty;
 }
 
 }  // namespace
@@ -262,6 +346,33 @@ TEST_CASE("law 5: a class has at most 30 functions of its own") {
       found(dp::test::check_width, {{"engine/a.h", "\n" + klass("A", others + " private:\n  int l(int x = 1);\n", 30)},
                                     {"engine/b.h", klass("B", "  B& operator=(const B&) = delete;\n", 30)},
                                     {"tests/c.h", klass("C", "", 50)}}) == Where{"engine/a.h:2", "engine/b.h:1"});
+}
+
+TEST_CASE("law 5: every command in the tables of failures.md selects tests of its program") {
+  std::ifstream in(DP_SOURCE_DIR "/docs/reference/failures.md");
+  const std::string page{std::istreambuf_iterator<char>(in), {}};
+  CHECK(page.find("| `test_") != std::string::npos);
+  CHECK(empty_commands(page, tree()) == std::vector<std::string>{});
+
+  const std::string begin = "TEST_CASE";  // assembled here, as above
+  const std::vector<SourceFile> files{
+      parse_source("tests/a/CMakeLists.txt",
+                   "dp_add_test(a TIER all SOURCES\n  one_test.cpp)\ndp_add_test(b SOURCES ../b/two_test.cpp)\n"),
+      parse_source("tests/a/one_test.cpp", begin + "(\"one, two\", \"[.][slow]\") {\n}\n// " + begin +
+                                               "(\"no test\")\nIN_PARTS(\"many\") {\n}\n  CHECK(\"no test\");\n"),
+      parse_source("tests/b/two_test.cpp", begin + "(\n    \"three \"\n    \"four\") {\n}\n")};
+  CHECK(empty_commands(
+            "| a | `test_a \"one*\"` | `test` |\n| `test_a \"[slow],*two,many*,*ne*\"`, `test_b \"three four\"` |\n"
+            "`test_a \"in no table\"`\n",
+            files)
+            .empty());
+  const std::vector<std::string> bad{"test_a \"one\"",  "test_a \"one*,no test\"", "test_a \"[fast]\"",
+                                     "test_a",          "test_b \"one*\"",         "test_c \"one*\"",
+                                     "test_a \"many\"", "test_a \"one*\" -s",      "test_a \"*one, t\"",
+                                     "test_b \"four*\""};
+  std::string table;
+  for (const std::string& text : bad) table += "| claim | `test_a \"one*\"`, `" + text + "` | 1 | yes |\n";
+  CHECK(empty_commands(table, files) == bad);
 }
 
 TEST_CASE("a source tree is read from disk without folders outside the project") {
