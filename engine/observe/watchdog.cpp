@@ -18,10 +18,11 @@ namespace {
 
 constexpr int kLooks = 16;
 constexpr double kPollRounding = 1e-6;
-// Fractions of the timeout: for other processes to end the call, for the stacks of the record, and for the call to end
-// after the flag is raised.
-constexpr double kOthers = 1.0 / 4, kStacks = 1.0 / 4, kEnd = 1.0 / 2;
-constexpr double kLongestEnd = 10;  // seconds; upper limit of the times from kStacks and kEnd
+// Fractions of the timeout: for other processes to end the call, for the stacks of the record, for the call to end
+// after the flag is raised, and for it to end after other processes have heard of the fault. With other processes all
+// of them together stay below one timeout.
+constexpr double kOthers = 1.0 / 4, kStacks = 1.0 / 4, kEnd = 1.0 / 2, kEndOfOthers = 1.0 / 5;
+constexpr double kLongestEnd = 10;  // seconds; upper limit of the times from all but kOthers
 
 }  // namespace
 
@@ -116,7 +117,7 @@ void Watchdog::judge(double seconds) {
   std::fprintf(stderr, "dp: error: %s; a stalled thread cannot be stopped: aborting the process\n", error.what());
   std::fflush(stderr);
   if (options_.last_words) options_.last_words(error);
-  if (options_.others && call_ends_within(patience * 0.9)) return;
+  if (options_.others && call_ends_within(tested ? patience : std::min(seconds * kEndOfOthers, kLongestEnd))) return;
   ::_exit(stop() > 0 && stop() < NSIG ? 128 + stop() : static_cast<int>(ErrorCode::timeout));
 }
 

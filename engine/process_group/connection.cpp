@@ -37,6 +37,7 @@ namespace {
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)>;
 
+// Throws Error(usage) if the address is wrong, Error(device) if the name cannot be looked up now.
 Addresses resolve(const std::string& address, int port, bool to_listen) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -44,9 +45,11 @@ Addresses resolve(const std::string& address, int port, bool to_listen) {
   hints.ai_flags = AI_NUMERICSERV | (to_listen ? AI_PASSIVE : 0);
   addrinfo* found = nullptr;
   const int error = ::getaddrinfo(address.c_str(), std::to_string(port).c_str(), &hints, &found);
+  const bool for_now = error == EAI_AGAIN || error == EAI_MEMORY || error == EAI_SYSTEM;
   if (error != 0)
-    throw Error(ErrorCode::usage, "cannot resolve the address '" + address + "' of rank 0: " + ::gai_strerror(error) +
-                                      "; correct --master-addr (MASTER_ADDR)");
+    throw Error(for_now ? ErrorCode::device : ErrorCode::usage,
+                "cannot resolve the address '" + address + "' of rank 0: " + ::gai_strerror(error) + "; " +
+                    (for_now ? "check that this host can look up names" : "correct --master-addr (MASTER_ADDR)"));
   return {found, ::freeaddrinfo};
 }
 
@@ -101,8 +104,7 @@ FileHandle connect_to(const std::string& address, int port, Clock::time_point de
   constexpr auto kPause = std::chrono::milliseconds(50);
   std::string reason;
   do {
-    Addresses found(nullptr, ::freeaddrinfo);
-    found = resolve(address, port, false);
+    const Addresses found = resolve(address, port, false);
     for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
       if (FileHandle file = try_connect(*one, static_cast<int>(std::clamp<long>(left, 1, 5000)))) {

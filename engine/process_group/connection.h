@@ -18,11 +18,12 @@ std::string drawn_token();  // 128 random bits of the system as 32 hexadecimal d
 using Clock = std::chrono::steady_clock;
 
 // Listens on this address only. Port 0: the system chooses one. Error(usage) if the address is not one of this host or
-// the port is in use.
+// the port is in use; Error(device) if its name cannot be looked up now.
 FileHandle listen_on(const std::string& address, int port);
 int port_of(const FileHandle& socket);  // local port
 
-// Retries until `deadline`. Error(timeout) with the reason of the last attempt.
+// Retries until `deadline`. Error(timeout) with the reason of the last attempt. Error(usage) if the name of the address
+// is wrong, Error(device) if it cannot be looked up now.
 FileHandle connect_to(const std::string& address, int port, Clock::time_point deadline);
 // Accepts a pending connection. Returns an empty handle if no connection is pending.
 FileHandle accept_from(const FileHandle& listener);

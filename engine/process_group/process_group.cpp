@@ -392,15 +392,14 @@ std::vector<std::string> ProcessGroup::State::wait(std::uint64_t number) {
   std::unique_lock lock(mutex_);
   // Rank 0 enforces the timeout; this limit covers a stopped rank 0. It counts one-second waits, so that time in which
   // this process was suspended does not count.
-  const double patience = 2 * options.timeout_seconds + 5;
+  const double patience = options.timeout_seconds + std::max(0.75 * options.timeout_seconds, 3.0);
   double waited = 0;
   int put_off = put_off_;
   while (waited < patience && !time_.wait(lock, changed_, 1, [&] { return failure_ || results_.contains(number); })) {
     waited = put_off == put_off_ ? waited + 1 : 0;
     put_off = put_off_;
   }
-  if (waited >= patience)
-    end_all_by({0, Error(ErrorCode::timeout, fmt::format("it sent nothing for {:g} s", patience))});
+  if (waited >= patience) end_all_by({0, Error(ErrorCode::timeout, fmt::format("it sent nothing for {:g} s", waited))});
   if (results_.contains(number)) return std::move(results_.extract(number).mapped());
   rethrow();
 }

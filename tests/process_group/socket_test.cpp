@@ -1,7 +1,9 @@
 // Sockets of process groups: their options, and the errors of listening and connecting.
 #include "engine/process_group/connection.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -18,6 +20,18 @@
 
 using namespace dp;
 using namespace dp::process_group;
+
+namespace {
+
+int no_names_now = 0;  // what every lookup returns instead of a result, if not 0
+
+}  // namespace
+
+// Stands before the function of the C library.
+extern "C" int getaddrinfo(const char* name, const char* service, const addrinfo* hints, addrinfo** found) {
+  static const auto real = reinterpret_cast<decltype(&::getaddrinfo)>(::dlsym(RTLD_NEXT, "getaddrinfo"));
+  return no_names_now != 0 ? no_names_now : real(name, service, hints, found);
+}
 
 namespace {
 
@@ -108,6 +122,15 @@ TEST_CASE("socket: the errors of listening and connecting name the address, the 
     CHECK_THAT(unknown.second, Catch::StartsWith("cannot resolve the address '" + name + "' of rank 0: ") &&
                                    Catch::EndsWith("; correct --master-addr (MASTER_ADDR)"));
   }
+  no_names_now = EAI_AGAIN;
+  for (const bool listens : {true, false}) {
+    const auto unknown = error_of([&] { listens ? listen_on("node", 1) : connect_to("node", 1, Clock::now()); });
+    CHECK(unknown.first == ErrorCode::device);  // so --max-restarts tries again
+    CHECK(unknown.second ==
+          "cannot resolve the address 'node' of rank 0: Temporary failure in name resolution; check that this host can "
+          "look up names");
+  }
+  no_names_now = 0;
   const std::string closed = test::free_port();
   const auto refused = error_of([&] { connect_to("127.0.0.1", std::stoi(closed), Clock::now()); });
   CHECK(refused.first == ErrorCode::timeout);
