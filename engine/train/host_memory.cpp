@@ -7,6 +7,7 @@
 #include "data/augment/policies.h"
 #include "dp/default_devices.h"
 #include "dp/error.h"
+#include "engine/layers/parameters.h"
 #include "engine/optimizer/optimizer.h"
 #include "engine/step/memory/memory_room.h"
 #include "engine/step/resolved_options.h"
@@ -34,15 +35,18 @@ std::size_t checkpoint_bytes(const Model& model, const TrainerOptions& options) 
 
 // Every run copies the weights once, to compute their digest. A run that saves keeps a copy of its state between saves.
 // A tensor of the optimizer's state may be in several buckets or replicas; on CPUs a buffer holds it while it is put
-// together.
+// together. A small network on one replica has a single bucket.
 std::size_t bytes_of_copies(const Model& model, const TrainerOptions& options, bool training) {
   const auto& devices = options.parallel.devices;
   const bool on_host = devices.empty() || devices.front().kind != DeviceKind::cuda;
-  if (!saves(options, training)) return static_cast<std::size_t>(model.parameter_count()) * sizeof(float);
+  const std::size_t bytes = static_cast<std::size_t>(model.parameter_count()) * sizeof(float);
+  if (!saves(options, training)) return bytes;
   std::size_t largest = 0;
   for (const ParameterSpec& parameter : model.parameters())
     largest = std::max(largest, static_cast<std::size_t>(parameter.shape.numel()) * sizeof(float));
-  const bool assembles = on_host && engine::kind_of(options.optimizer).slot_count() > 0;
+  const std::size_t set = options.parallel.bucket_bytes;
+  const bool several = devices.size() > 1 || bytes > (set != 0 ? set : engine::default_bucket_bytes(bytes));
+  const bool assembles = on_host && several && engine::kind_of(options.optimizer).slot_count() > 0;
   return checkpoint_bytes(model, options) + (assembles ? taken(largest) : 0);
 }
 

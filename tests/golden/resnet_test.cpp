@@ -21,8 +21,9 @@ const GoldenFile& golden() {
   return file;
 }
 
-// With direct forward convolutions and data gradients the error is half of the bound, with Winograd's up to 2e-5.
-constexpr double kExact = 1e-5, kDefault = 5e-5;
+// Direct convolutions have errors of up to 8e-6, those of Winograd more: with AVX2 up to 4.2e-5 in gradients and 1.1e-5
+// in logits, with AVX-512 up to 2e-5 and below 1e-5.
+constexpr double kExact = 1e-5, kDefault = 5e-5, kDefaultOthers = 3e-5;
 
 DataParallelOptions exact(int replicas) {
   DataParallelOptions options = on_cpus(replicas);
@@ -45,20 +46,20 @@ TEST_CASE("ResNet18 with ImageNet's stem equals torchvision's") {
 
 TEST_CASE("every gradient of ResNet18 without ReLUs equals torchvision's") {
   check_resnet_errors(resnet_errors(golden(), kSmooth, exact(1)), kExact);
-  check_resnet_errors(resnet_errors(golden(), kSmooth, on_cpus(1)), kDefault);
+  check_resnet_errors(resnet_errors(golden(), kSmooth, on_cpus(1)), kDefault, kDefaultOthers);
 }
 
 TEST_CASE("every gradient of ResNet18 without ReLUs, synchronised over replicas, equals torchvision's") {
   for (const int replicas : {2, 3}) {  // shards of 4, 3 and of 3, 2, 2 rows
     check_resnet_errors(resnet_errors(golden(), kSmooth, exact(replicas)), kExact);
-    check_resnet_errors(resnet_errors(golden(), kSmooth, on_cpus(replicas)), kDefault);
+    check_resnet_errors(resnet_errors(golden(), kSmooth, on_cpus(replicas)), kDefault, kDefaultOthers);
   }
 }
 
 TEST_CASE("every gradient of ResNet18 with ReLUs equals torchvision's away from kinks") {
   CHECK(golden().values("kinkless.margin").values[0] > 2e-5);
   check_resnet_errors(resnet_errors(golden(), kKinkless, exact(1)), kExact);
-  check_resnet_errors(resnet_errors(golden(), kKinkless, on_cpus(1)), kDefault);
+  check_resnet_errors(resnet_errors(golden(), kKinkless, on_cpus(1)), kDefault, kDefaultOthers);
 }
 
 TEST_CASE("ResNet18 in float64 equals torchvision's in float64") {

@@ -94,9 +94,11 @@ TEST_CASE("each part of a run's host memory is what the run allocates") {
 TEST_CASE("a checkpoint needs copies of the weights, the optimizer's state and the average, and a dry run needs none") {
   const std::size_t copy = static_cast<std::size_t>(narrow_net().parameter_count()) * sizeof(float);
   const std::size_t staged = kernels::resident_bytes(16 * 1152 * sizeof(float));  // the largest tensor, fc1.weight
-  const auto check = [&](const Optimizer& optimizer, bool average, bool dry_run, std::size_t bytes) {
-    INFO(name_of(optimizer) << " " << average << dry_run);
-    TrainerOptions options = options_of(40, 2);
+  const auto check = [&](const Optimizer& optimizer, bool average, bool dry_run, std::size_t bytes, int replicas = 2,
+                         std::size_t bucket = 0) {
+    INFO(name_of(optimizer) << " " << average << dry_run << " on " << replicas);
+    TrainerOptions options = options_of(40, replicas);
+    options.parallel.bucket_bytes = bucket;
     options.optimizer = optimizer;
     options.output_dir = "run";
     options.dry_run = dry_run;
@@ -112,6 +114,8 @@ TEST_CASE("a checkpoint needs copies of the weights, the optimizer's state and t
   check(Sgd{.momentum = 0}, false, false, copy);
   check(Sgd{.momentum = 0}, true, false, 2 * copy);
   check(Sgd{.momentum = 0.9f}, false, false, 2 * copy + staged);
+  check(Sgd{.momentum = 0.9f}, false, false, 2 * copy, 1);  // one bucket
+  check(Sgd{.momentum = 0.9f}, false, false, 2 * copy + staged, 1, 4096);
   check(AdamW{}, false, false, 3 * copy + staged);
   check(AdamW{}, true, false, 4 * copy + staged);
   check(AdamW{}, false, true, copy);
