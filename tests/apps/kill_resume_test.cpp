@@ -129,6 +129,6 @@ TEST_CASE("ResNet18 with synchronised statistics ends with the same bits after k
 }
 
 // Takes ten minutes or more: test_apps_slow "[kills]".
-TEST_CASE("runs killed a thousand times, most of them during a save, end with the same bits", "[.][kills]") {
+TEST_CASE("runs killed a thousand times, while a save follows each step, end with the same bits", "[.][kills]") {
   check_killed_runs({"mlp", 300, {"--model-ema"}, "1steps"}, 1000);
 }

@@ -1,15 +1,18 @@
 // dp_train from a user's point of view.
 #include <signal.h>
 
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <thread>
+#include <vector>
 
 #include "apps/idx_files.h"
 #include "apps/run_program.h"
 #include "support/catch.h"
+#include "support/patience.h"
 
 namespace {
 
@@ -250,6 +253,27 @@ TEST_CASE("a run that is killed in the middle of a step, twice, resumes from its
   };
   CHECK(summary("killed")["steps"] == 20);
   CHECK(summary("killed")["weights_sha256"] == summary("whole")["weights_sha256"]);
+}
+
+TEST_CASE("of runs that start in one folder at the same time, one trains and the others end with exit code 2",
+          "[processes]") {
+  const TemporaryFolder temp;
+  write_tiny_mnist(temp.path());
+  std::vector<Program> programs;
+  for (int i = 0; i < 6; ++i)
+    programs.emplace_back(tiny({"--epochs", "1000000", "--output-dir", "run", "--resume", "auto"}), temp.path());
+  const auto running = [&] { return std::ranges::count_if(programs, [](auto& one) { return !one.has_ended(); }); };
+  CHECK(becomes([&] { return running() == 1; }));
+  std::vector<int> codes;
+  for (Program& program : programs) {
+    if (!program.has_ended()) {
+      program.wait_for("Epoch: [0]");
+      ::kill(program.id(), SIGINT);
+    }
+    codes.push_back(program.wait().code);
+  }
+  CHECK(std::ranges::count(codes, 2) == 5);
+  CHECK(std::ranges::count(codes, 130) == 1);
 }
 
 // A single replica computes on the main thread, in code that moves the stack pointer. A signal handler there would

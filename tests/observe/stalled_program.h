@@ -49,7 +49,7 @@ inline Stalled run_stalled(const std::vector<std::string>& engine, int device, c
   Program program(arguments, temp.path(),
                   {"DP_FAIL=stall:" + phase + ":dev" + std::to_string(device) + ":step2:600000ms",
                    StallGate(temp / "gate").variable(), "TSAN_OPTIONS=report_thread_leaks=0"});
-  program.wait_for("   1/3750]");  // the report of step 1
+  program.wait_for("[1/4]");  // the report of step 1
   const auto start = std::chrono::steady_clock::now();
   Stalled stalled{program.wait()};
   const auto end = std::chrono::steady_clock::now();

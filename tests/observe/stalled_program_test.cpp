@@ -1,4 +1,6 @@
 // The whole program: a stalled worker does not keep the process alive.
+#include <signal.h>
+
 #include "observe/stalled_program.h"
 #include "support/catch.h"
 #include "support/patience.h"
@@ -41,6 +43,21 @@ TEST_CASE("a stalled rank ends every rank's process, and its message comes first
   CHECK_THAT(stalled.outcome.err, Catch::StartsWith(cause));
   CHECK_THAT(stalled.outcome.err, Catch::Contains(consequence));
   CHECK_THAT(stalled.outcome.err, Catch::Contains("; rank " + other + " was in reduce of bucket 0 of step 2"));
+}
+
+TEST_CASE("a program that hangs after SIGTERM names the operation and ends with the signal's exit code") {
+  const TemporaryFolder temp;
+  Program program({"--dataset", "synthetic", "--model", "mlp", "--cpu", "2", "-b", "16", "-p", "1", "--timeout", "3",
+                   "--threads-per-replica", "1"},
+                  temp.path(),
+                  {"DP_FAIL=stall:backward:dev1:step2:600000ms", StallGate(temp / "gate").variable(),
+                   "TSAN_OPTIONS=report_thread_leaks=0"});
+  StallGate(temp / "gate").wait_for(1);
+  ::kill(program.id(), SIGTERM);
+  const Outcome outcome = program.wait();
+  CHECK(outcome.code == 128 + SIGTERM);
+  CHECK_THAT(outcome.err, Catch::Contains("replica 1 (cpu) made no progress for ") &&
+                              Catch::Contains("replica 1 (cpu) is stalled in backward of step 2"));
 }
 
 TEST_CASE("watch: --timeout 0 disables the watchdog, and negative times are rejected") {

@@ -4,6 +4,8 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <filesystem>
+#include <string>
 #include <thread>
 
 #include "dp/error.h"
@@ -19,6 +21,7 @@ namespace {
 namespace group = dp::process_group;
 
 constexpr int kMembers = 3;
+const std::string kToken = "xylophone";
 
 // Connects to the port again and again, in four threads, until it is destroyed.
 class Attack {
@@ -73,7 +76,8 @@ std::string trained(int connections) {
   std::optional<Attack> attack;
   std::vector<Program> ranks;
   for (int rank = 0; rank < kMembers; ++rank) {
-    ranks.emplace_back(short_run("run") + Words{"--cpu", "1"}, folder.path(), rank_variables(rank, kMembers, port));
+    ranks.emplace_back(short_run("run") + Words{"--cpu", "1"}, folder.path(),
+                       rank_variables(rank, kMembers, port, kToken));
     if (rank == 0) CHECK(becomes([&] { return is_connected(std::stoi(port)); }));
     if (rank == 0 && connections > 0) attack.emplace(std::stoi(port));
     if (attack && rank < 2) attack->wait_for((rank + 1) * connections);
@@ -83,7 +87,10 @@ std::string trained(int connections) {
     INFO("rank " << rank << ": " << outcome.err);
     CHECK(outcome.code == 0);
     CHECK(outcome.err.find("error") == std::string::npos);
+    CHECK((outcome.out + outcome.err).find(kToken) == std::string::npos);
   }
+  for (const auto& file : std::filesystem::recursive_directory_iterator(folder / "run"))
+    if (file.is_regular_file()) CHECK(read_text(file.path()).find(kToken) == std::string::npos);
   if (attack)
     WARN("connections: " << attack->counts[0] << " idle, " << attack->counts[1] << " with garbage, "
                          << attack->counts[2] << " with another token, " << attack->counts[3]
@@ -93,6 +100,6 @@ std::string trained(int connections) {
 
 }  // namespace
 
-TEST_CASE("attack: idle, garbage and forged connections keep no rank out and change no bit") {
+TEST_CASE("attack: idle, garbage and forged connections keep no rank out, change no bit and show no token") {
   CHECK(trained(300) == trained(0));
 }

@@ -195,6 +195,19 @@ TEST_CASE("changed images are announced, inside an epoch with what that means fo
   CHECK(run(named(kDigitNames, 299), resumed(temp / "inside"), true).text.empty());  // an evaluation reads none of them
 }
 
+TEST_CASE("other test images are announced in a resumed run and in an evaluation") {
+  const TemporaryFolder temp;
+  run(named(kDigitNames), tiny_options(temp.path()), false, 3);
+  const auto with_test = [](std::int64_t size, const std::string& version) {
+    DatasetPair data = named(kDigitNames);
+    data.test = std::make_shared<NamedDigits>(tiny_digits().test, kDigitNames, size, version);
+    return data;
+  };
+  const std::string what = "the test images are not those of the checkpoint", why = "; results cannot be compared with";
+  CHECK_THAT(run(with_test(129, ""), resumed(temp.path()), true).text, Catch::Contains(what + " (129, not 130)" + why));
+  CHECK_THAT(run(with_test(130, "new"), resumed(temp.path())).text, Catch::Contains(what + why));
+}
+
 TEST_CASE("names, counts and fingerprints stand in the checkpoint, config.toml and env.json") {
   const TemporaryFolder temp;
   run(named(kDigitNames), tiny_options(temp.path()), false, 3);
