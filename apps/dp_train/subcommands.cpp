@@ -112,6 +112,8 @@ void estimate_memory(const Command& command, const dp::models::Entry& entry, con
     std::printf("%7s %9.1f %9.1f %9.1f %10.2f %9.1f %11.1f %9.1f %9.1f %9.1f\n", name.c_str(), mebibytes(use.weights),
                 mebibytes(use.gradients), mebibytes(use.optimizer), mebibytes(use.statistics), mebibytes(use.average),
                 mebibytes(use.activations), mebibytes(use.workspace), mebibytes(use.other), mebibytes(use.total()));
+    if (use.snapshot != 0)
+      std::printf("%7s %9.1f  more for checkpoints, if twice as much is free\n", "", mebibytes(use.snapshot));
   }
   print_process(command, model, trainer);
   const std::size_t free = dp::free_memory(options.devices.front());

@@ -40,7 +40,7 @@ class Estimate {
       const int rank = static_cast<int>(device) / setup_.stage_count();
       const int stage = static_cast<int>(device) % setup_.stage_count();
       MemoryUse use = engine::memory_of_run(setup_, rank, stage, *context_, buckets_, update_);
-      if (train.empty()) use.optimizer = 0;
+      if (train.empty()) use.optimizer = use.snapshot = 0;
       add_batches(use, rank, stage, batches);
       if (rank == 0) use.other += of_gathered_loss(batches);
       devices.push_back(use);

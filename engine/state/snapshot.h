@@ -1,6 +1,7 @@
 // Copies the state for a checkpoint while training goes on. Forward and backward passes do not change weights or
-// optimizer state, so another thread copies them during the next step. The update of that step waits for the copy. On
-// GPUs, training waits for the copy, because the host cannot read their memory.
+// optimizer state, so another thread copies them during the next step. The update of that step waits for the copy. A
+// GPU first copies them within its memory, which takes little time, and the other thread reads that copy during the
+// next steps. Without room for it, training waits for a copy to the host.
 #pragma once
 
 #include <deque>
@@ -40,11 +41,15 @@ class Snapshot {
   struct Stage {
     std::vector<ParameterCopy> parameters;
     std::vector<BufferCopy> buffers;
+    std::vector<std::vector<ArenaPart>*> arenas;  // all that `parameters` refer to
+    DeviceCopy* copy = nullptr;                   // what finish() reads instead of the arenas
   };
 
   void add_weights(NamedTensors& to, bool average);
   void add_slot(NamedTensors& to, std::size_t slot, const std::string& name, std::size_t next);
+  bool copy_on_device(Worker& first, Stage& stage);
   void copy_parameters(const Stage& stage, OpenDevice& device);
+  void read(const Stage& stage);
   const Worker& worker(std::size_t stage) const { return *team_.workers[stage]; }  // of the first replica
   void release();
 
@@ -52,7 +57,7 @@ class Snapshot {
   StateDict& state_dict_;
   std::deque<std::vector<ArenaPart>> parts_;
   std::vector<Stage> stages_;
-  bool holds_updates_ = false;
+  bool holds_updates_ = false, holds_copies_ = false;
 };
 
 }  // namespace dp::engine

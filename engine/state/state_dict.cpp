@@ -14,10 +14,8 @@ void multiply(Tensor& tensor, double factor) {
   tensor.dtype() == DType::f64 ? multiply_by<double>(tensor, factor) : multiply_by<float>(tensor, factor);
 }
 
-bool is_counter(const BufferSpec& buffer) { return buffer.kind == BufferKind::num_batches_tracked; }
-
 // Offset in the arena of running statistics, in elements.
-std::int64_t place_of(const NormTable& norms, const BufferSpec& buffer) {
+std::int64_t offset_of(const NormTable& norms, const BufferSpec& buffer) {
   for (int i = 0; i < norms.count(); ++i) {
     const Norm& norm = norms.norm(i);
     if (buffer.layer == norm.layer) return buffer.kind == BufferKind::running_mean ? norm.mean : norm.variance;
@@ -255,9 +253,9 @@ std::optional<StateDict::FoundBuffer> StateDict::find_buffer(const std::string& 
 }
 
 void StateDict::import_buffer(Worker& first, const BufferSpec& buffer, const Tensor& tensor) {
-  const std::size_t offset =
-      static_cast<std::size_t>(place_of(setup_.stage(first.stage()).norms, buffer)) * setup_.element_bytes();
-  first.compute().copy(first.arenas.running_statistics() + offset, tensor.raw(), tensor.bytes());
+  const auto offset = static_cast<std::size_t>(offset_of(setup_.stage(first.stage()).norms, buffer));
+  first.compute().copy(first.arenas.running_statistics() + offset * setup_.element_bytes(), tensor.raw(),
+                       tensor.bytes());
   first.compute().synchronize();
 }
 
@@ -266,10 +264,13 @@ Tensor StateDict::buffer(Worker& first, const BufferSpec& buffer, const std::byt
   if (is_counter(buffer)) {
     *tensor.data<std::int64_t>() = batches_tracked_;
   } else {
-    const auto place = static_cast<std::size_t>(place_of(setup_.stage(first.stage()).norms, buffer));
-    first.compute().download(tensor.raw(), statistics + place * setup_.element_bytes(), tensor.bytes());
+    first.compute().download(tensor.raw(), place_of(first.stage(), buffer, statistics), tensor.bytes());
   }
   return tensor;
+}
+
+const std::byte* StateDict::place_of(int stage, const BufferSpec& buffer, const std::byte* statistics) const {
+  return statistics + static_cast<std::size_t>(offset_of(setup_.stage(stage).norms, buffer)) * setup_.element_bytes();
 }
 
 }  // namespace dp::engine

@@ -53,6 +53,9 @@ class StateDict {
   std::vector<ArenaPart> slot_parts(int stage, std::size_t slot) const { return parts_of(stage, Arena::state, slot); }
   // A buffer on the stage of `first`. `statistics`: the arena of running statistics, or their average.
   Tensor buffer(Worker& first, const BufferSpec& buffer, const std::byte* statistics) const;
+  static bool is_counter(const BufferSpec& buffer) { return buffer.kind == BufferKind::num_batches_tracked; }
+  // Where it begins in `statistics`; not for a counter, which is on the host.
+  const std::byte* place_of(int stage, const BufferSpec& buffer, const std::byte* statistics) const;
   // Tensors that are not named keep their values; other types are converted. Error(data) for an unknown name or another
   // shape; nothing is then changed.
   void set_weights(const Tensors& tensors);

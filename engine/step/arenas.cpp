@@ -133,4 +133,64 @@ void export_entry(OpenDevice& device, const ParameterEntry& entry, DType type, c
   device.compute().synchronize();
 }
 
+namespace {
+
+std::size_t largest_tensor(const ParameterTable& table) {
+  std::int64_t most = 1;
+  for (const ParameterEntry& entry : table.entries()) most = std::max(most, entry.shape.numel());
+  return static_cast<std::size_t>(most) * size_of(table.type());
+}
+
+}  // namespace
+
+std::size_t DeviceCopy::bytes(const ParameterTable& table, std::size_t arenas, std::size_t statistics) {
+  return arenas * aligned(table.bytes()) + aligned(statistics) + aligned(largest_tensor(table));
+}
+
+std::unique_ptr<DeviceCopy> DeviceCopy::make(OpenDevice& device, const ParameterTable& table, std::size_t bytes,
+                                             kernels::AbortFlag* abort) try {
+  const Device place = device.context().device();
+  if (kernels::backend(place.kind).free_memory(place) / 2 < bytes) return nullptr;
+  return std::unique_ptr<DeviceCopy>(new DeviceCopy(device, table, bytes, abort));
+} catch (const Error& error) {
+  if (error.code() != ErrorCode::device || abort->load()) throw;
+  return nullptr;
+}
+
+DeviceCopy::DeviceCopy(OpenDevice& device, const ParameterTable& table, std::size_t bytes, kernels::AbortFlag* abort)
+    : table_(table), bytes_(bytes), reader_([&] {
+        kernels::ContextOptions options;
+        options.abort = abort;
+        const Device place = device.context().device();
+        return kernels::backend(place.kind).open(place, options);
+      }()) {
+  kernels::Context& context = reader_.context();
+  const std::size_t staged = aligned(largest_tensor(table));
+  memory_ = device.context().allocate(bytes - staged);
+  staged_ = context.allocate(staged);
+  std::size_t workspace = 1;
+  for (const ParameterEntry& entry : table.entries()) {
+    const kernels::TensorDesc plain{entry.stored, table.type(), context.plain_layout(entry.stored, table.type())};
+    reorders_.push_back(context.make_op(kernels::Reorder{{entry.stored, table.type(), entry.layout}, plain}));
+    workspace = std::max(workspace, reorders_.back()->workspace_bytes());
+  }
+  workspace_ = context.allocate(workspace);
+}
+
+std::byte* DeviceCopy::take(std::size_t bytes) {
+  std::byte* const begin = static_cast<std::byte*>(memory_->data()) + taken_;
+  taken_ += aligned(bytes);
+  return begin;
+}
+
+void DeviceCopy::read(int entry, const std::byte* arena, Tensor& to) {
+  const auto offset = static_cast<std::size_t>(table_.entry(entry).offset) * size_of(table_.type());
+  kernels::run_op<kernels::Reorder>(*reorders_[static_cast<std::size_t>(entry)], reader_.compute(),
+                                    {.src = const_cast<std::byte*>(arena) + offset, .dst = staged_->data()},
+                                    workspace_->data());
+  read(static_cast<const std::byte*>(staged_->data()), to);
+}
+
+void DeviceCopy::read(const std::byte* from, Tensor& to) { reader_.compute().download(to.raw(), from, to.bytes()); }
+
 }  // namespace dp::engine

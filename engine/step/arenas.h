@@ -1,5 +1,5 @@
 // The arenas of one replica: weights, gradients, running statistics and moments, at the same offsets on every replica;
-// also the inputs and results of a step. They exist as long as the DataParallel.
+// also the inputs and results of a step. They exist as long as the DataParallel. And a copy of them for checkpoints.
 #pragma once
 
 #include <atomic>
@@ -101,5 +101,37 @@ class Arenas {
 
 // Copies a parameter whose elements begin at `values`, on this device, to row-major host memory. Waits for the stream.
 void export_entry(OpenDevice& device, const ParameterEntry& entry, DType type, const std::byte* values, Tensor& to);
+
+// Memory of a GPU for a copy of arenas, which another thread reads while the next steps run.
+class DeviceCopy {
+ public:
+  // What it takes on the device. `arenas`: copied arenas of parameters. `statistics`: bytes of running statistics.
+  static std::size_t bytes(const ParameterTable& table, std::size_t arenas, std::size_t statistics);
+
+  // Allocates all that read() needs. Call it while no device works: during a collective an allocation on a GPU could
+  // wait for ever. The arguments must outlive this object, and `abort` ends its waits. Null if the device has less than
+  // twice `bytes` free, because libraries and graphs may allocate later.
+  static std::unique_ptr<DeviceCopy> make(OpenDevice& device, const ParameterTable& table, std::size_t bytes,
+                                          kernels::AbortFlag* abort);
+  std::size_t bytes() const { return bytes_; }
+
+  // The next bytes of the memory, for a copy. restart() begins again.
+  std::byte* take(std::size_t bytes);
+  void restart() { taken_ = 0; }
+
+  // These are called on any thread, one at a time. `arena`: a copy of a whole arena.
+  void read(int entry, const std::byte* arena, Tensor& to);
+  void read(const std::byte* from, Tensor& to);
+
+ private:
+  DeviceCopy(OpenDevice& device, const ParameterTable& table, std::size_t bytes, kernels::AbortFlag* abort);
+
+  const ParameterTable& table_;
+  const std::size_t bytes_;
+  OpenDevice reader_;  // has a stream of its own
+  std::unique_ptr<kernels::Buffer> memory_, staged_, workspace_;
+  std::vector<std::unique_ptr<kernels::Op>> reorders_;  // to PyTorch's layout; one per parameter
+  std::size_t taken_ = 0;
+};
 
 }  // namespace dp::engine

@@ -23,6 +23,7 @@ Team::Team(const ModelSetup& model_setup) : setup(model_setup), pool(static_cast
 
 Team::~Team() {
   updates_held.wait(true);
+  copies_held.wait(true);
   wait_before_destruction();
   watchdog_.reset();
   if (pool.failed()) wait_for_devices_after_failure();

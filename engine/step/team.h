@@ -115,8 +115,8 @@ class Team {
   void extend_row_numbers(std::int64_t rows);
 
   const ModelSetup& setup;
-  // While a snapshot is being copied, on another thread, updates wait.
-  std::atomic<bool> updates_held{false};
+  // While another thread copies a snapshot: from the arenas, so updates wait, or from Worker::copy.
+  std::atomic<bool> updates_held{false}, copies_held{false};
   WorkerPool pool;
   std::vector<std::unique_ptr<Worker>> workers;  // one per entry of options.devices
   // With a pipeline: the links between stages s and s + 1 of a replica have the number of the worker of

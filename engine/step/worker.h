@@ -55,6 +55,7 @@ class Worker : public Replica {
   GatheredLoss gathered_loss;
   std::unique_ptr<MovingAverage> moving_average;  // null without ema_decay, and if this is not the master
   std::unique_ptr<LogitsStore> logits_store;      // set later, and only if evaluations store logits
+  std::unique_ptr<DeviceCopy> copy;               // for checkpoints; set later, where it is used
 
  private:
   struct Items {  // [begin, end): see plan_runner.h

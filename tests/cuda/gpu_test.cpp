@@ -3,6 +3,7 @@
 #include "cuda/comm/collectives.h"
 #include "cuda/engine/narrow_nets.h"
 #include "support/rounded_sums.h"
+#include "support/snapshots.h"
 
 using namespace dp;
 using namespace dp::test;
@@ -132,6 +133,16 @@ TEST_CASE("GPU: a step of full-size mnist_convnet equals the CPU's") {
 // Twenty layers of rounding on each side. The CPU's worst gradient differs from float64 by 3e-5.
 TEST_CASE("GPU: a step of full-size resnet18 without ReLUs on 32x32 images equals the CPU's") {
   check_real_size(models::resnet18({.classes = 10, .input = {3, 32, 32}, .relu = false}), 2e-4);
+}
+
+TEST_CASE("GPU: a snapshot is read while later steps run") {
+  const int devices = gpu_count();
+  if (devices == 0) return;
+  for (const int replicas : {1, 2}) {
+    DataParallelOptions options = on_gpus(replicas, devices);
+    options.ema_decay = 0.9;
+    check_late_snapshot(narrow_resnet(/*relu=*/true), options);
+  }
 }
 
 // For compute-sanitizer, which is tens of times slower.

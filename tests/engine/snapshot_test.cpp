@@ -1,28 +1,19 @@
 // Snapshots: the state of one step, copied while the next step runs.
 #include <chrono>
 #include <functional>
-#include <optional>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "engine/base/test_modes.h"
-#include "support/catch.h"
-#include "support/training.h"
+#include "support/snapshots.h"
 
 using namespace dp;
 using namespace dp::test;
 
 namespace {
 
-struct Setting {
-  std::string name;
-  std::function<void(DataParallelOptions&)> set;
-  int devices = 2;
-};
-
-const Setting kSettings[] = {
+const SnapshotSetting kSettings[] = {
     {"one replica", [](auto&) {}, 1},
     {"master", [](auto& o) { o.reduce = Reduce::master; }, 3},
     {"all-reduce", [](auto& o) { o.reduce = Reduce::all_reduce; }, 3},
@@ -32,22 +23,6 @@ const Setting kSettings[] = {
     {"pipeline", [](auto& o) { o.pipeline = {.stages = 2, .micro_batches = 2}; }, 4},
     {"pipeline, average", [](auto& o) { o.pipeline = {.stages = 2, .micro_batches = 2}, o.ema_decay = 0.5; }},
 };
-
-void check_equal(const Checkpoint& has, const Checkpoint& wanted) {
-  CHECK(bit_equal(has.weights, wanted.weights));
-  CHECK(bit_equal(has.average, wanted.average));
-  CHECK(has.average_updates == wanted.average_updates);
-  CHECK(has.optimizer.optimizer == wanted.optimizer.optimizer);
-  CHECK(has.optimizer.updates == wanted.optimizer.updates);
-  CHECK(bit_equal(has.optimizer.tensors, wanted.optimizer.tensors));
-}
-
-Checkpoint state_of(DataParallel& net) {
-  Checkpoint state;
-  state.weights = net.weights(), state.optimizer = net.optimizer_state();
-  if (net.options().ema_decay) state.average = net.average_weights(), state.average_updates = net.average_updates();
-  return state;
-}
 
 struct Modes {
   Modes(bool threaded, bool discrete) { engine::test_modes() = {threaded, 3, discrete}; }
@@ -59,7 +34,7 @@ struct Modes {
 TEST_CASE("a snapshot has the state of its step, though training goes on while it is copied") {
   const Model model = residual_net();
   const AdamW optimizer{.lr = 0.01f};
-  for (const Setting& setting : kSettings)
+  for (const SnapshotSetting& setting : kSettings)
     for (const auto& [threaded, discrete] : {std::pair(false, false), std::pair(true, false), std::pair(true, true)}) {
       INFO(setting.name << ", threaded " << threaded << ", discrete " << discrete);
       const Modes modes(threaded, discrete);

@@ -96,9 +96,9 @@ class DataParallel {
   std::vector<std::pair<std::string, Tensor>> gradients() const;  // reduced, of the last backward
   OptimizerState optimizer_state() const;
   // What a checkpoint needs of these, copied while training goes on: weights, optimizer, average, average_updates. Call
-  // it between steps, on every rank. The function that it returns copies into `to`, once, on any thread of rank 0; the
-  // next update waits until it has returned or been destroyed. `to` must not change meanwhile. A further call with the
-  // same `to` uses its memory again.
+  // it between steps, on every rank. The returned function copies into `to`, once, on any thread of rank 0. Until it
+  // has returned or been destroyed, the next update waits; on GPUs with room for a copy (MemoryUse::snapshot) only a
+  // further snapshot() waits. `to` must not change meanwhile. A further call with the same `to` reuses its memory.
   std::function<void()> snapshot(Checkpoint& to);
   // Tensors that are not named keep their values; other float and integer types are converted (Tensor::to). Error(data)
   // names a tensor with an unknown name or a wrong shape. For names and shapes of other programs: fit_weights(). New

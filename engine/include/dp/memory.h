@@ -21,16 +21,19 @@ struct MemoryUse {
   std::size_t activations = 0;             // and their gradients, in the plan of the largest shard
   std::size_t workspace = 0;               // of that plan's ops
   std::size_t other = 0;                   // gathered logits, copies of inputs, norms
+  // On the master's GPUs: the copy that DataParallel::snapshot() makes if twice as much is free, else without one. Not
+  // in total().
+  std::size_t snapshot = 0;
 
   std::size_t total() const {
     return weights + gradients + optimizer + statistics + average + activations + workspace + other;
   }
 };
 
-// Predicts DataParallel::memory_use() of each device after prepare(train_batches, eval_batches), without allocating
-// this memory. On GPUs it excludes input staging (three times a batch, or the device-resident images) and what only the
-// tuner determines: the workspace of the chosen algorithms and bucket sizes. Throws what the constructor of
-// DataParallel would throw.
+// Predicts DataParallel::memory_use() of each device after prepare(train_batches, eval_batches) and a snapshot, without
+// allocating this memory. On GPUs it excludes input staging (three times a batch, or the device-resident images) and
+// what only the tuner determines: the workspace of the chosen algorithms and bucket sizes. Throws what the constructor
+// of DataParallel would throw.
 std::vector<MemoryUse> estimate_memory(const Model& model, const DataParallelOptions& options,
                                        const std::vector<std::int64_t>& train_batches,
                                        const std::vector<std::int64_t>& eval_batches = {},

@@ -95,6 +95,9 @@ MemoryUse memory_of_run(const ModelSetup& setup, int rank, int stage, kernels::C
     if (joins || &of_stage == &own) use.other += norm_bytes(of_stage);
   use.other += setup.stage(stage).groups->map().size();
   if (o.ema_decay && rank == 0) use.average = MovingAverage::bytes(sizes);
+  if (rank == 0 && !context.host_accessible())
+    use.snapshot = DeviceCopy::bytes(*setup.stage(stage).table, (o.ema_decay ? 2 : 1) + slot_names(update).size(),
+                                     (o.ema_decay ? 2 : 1) * aligned(sizes.running_statistics));
   return use;
 }
 
