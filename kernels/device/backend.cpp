@@ -1,5 +1,7 @@
 #include "kernels/device/backend.h"
 
+#include <string>
+
 #include "kernels/device/cpu/cpu_backend.h"
 #include "kernels/device/plugin.h"
 #include "kernels/device/reference/reference_backend.h"
@@ -18,8 +20,9 @@ Backend& backend(DeviceKind kind) {
     case DeviceKind::reference: return reference_backend();
     case DeviceKind::cuda: break;
   }
-  if (Backend* const plugin = cuda_plugin()) return *plugin;
-  throw Error(ErrorCode::device, "no usable GPU: " + probe_cuda().reason);
+  std::string why_not;
+  if (Backend* const plugin = cuda_plugin(&why_not)) return *plugin;
+  throw Error(ErrorCode::device, "no usable GPU: " + why_not);
 }
 
 }  // namespace kernels

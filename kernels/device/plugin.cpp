@@ -74,9 +74,12 @@ int devices_seen_by_driver(const char* driver_library) {
   return provided != nullptr ? 0 : ask_driver(driver_library).count;
 }
 
-Backend* cuda_plugin() {
+Backend* cuda_plugin(std::string* why_not) {
   if (provided != nullptr) return provided;
-  return probe_cuda().count > 0 ? loaded_plugin().backend : nullptr;
+  const DeviceProbe probe = probe_cuda();
+  if (probe.count > 0) return loaded_plugin().backend;
+  if (why_not != nullptr) *why_not = probe.reason;
+  return nullptr;
 }
 
 std::string cuda_plugin_path() { return cuda_plugin() == nullptr ? std::string() : loaded_plugin().path; }

@@ -18,8 +18,8 @@ DeviceProbe probe_cuda(const char* driver_library = "libcuda.so.1");
 // throws.
 int devices_seen_by_driver(const char* driver_library = "libcuda.so.1");
 
-// The plugin's backend, loaded once per process; null if probe_cuda() finds no device.
-Backend* cuda_plugin();
+// The plugin's backend, loaded once per process; null if probe_cuda() finds no device. `why_not`: its reason then.
+Backend* cuda_plugin(std::string* why_not = nullptr);
 // The plugin's file; empty if there is no plugin.
 std::string cuda_plugin_path();
 
